@@ -1,0 +1,96 @@
+"""Cost functions h of the margin, and the check of what the paper asks of them (section 4.1)."""
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+
+@runtime_checkable
+class Cost(Protocol):
+    """A cost h(R) of a margin R, elementwise.
+
+    Any callable will do. One with a method ``derivative(margin)`` gives h' itself; for the others
+    h' is computed by autograd.
+    """
+
+    def __call__(self, margin: Tensor) -> Tensor:
+        """Return h(R), same shape as ``margin``."""
+        ...
+
+
+@dataclass(frozen=True)
+class ExponentialCost:
+    """The paper's cost: h(R) = exp(-alpha R) / alpha below the threshold r0, and 0 beyond.
+
+    ``alpha = 0`` is the linear limit h(R) = r0 - R: all margins below r0 count the same.
+
+    Args:
+        alpha: how strongly small margins come first, at least 0.
+        r0: margins from here on cost nothing, positive.
+    """
+
+    alpha: float = 3.0
+    r0: float = 16 / 255
+
+    def __post_init__(self) -> None:
+        """Reject values for which h is not a cost."""
+        if not (self.alpha >= 0 and math.isfinite(self.alpha)):
+            raise ValueError(f"alpha must be finite and at least 0, got {self.alpha}")
+        if not self.r0 > 0:
+            raise ValueError(f"r0 must be positive, got {self.r0}")
+
+    def __call__(self, margin: Tensor) -> Tensor:
+        """Return h(R)."""
+        cost = torch.exp(-self.alpha * margin) / self.alpha if self.alpha > 0 else self.r0 - margin
+        return torch.where(margin < self.r0, cost, 0.0)
+
+    def derivative(self, margin: Tensor) -> Tensor:
+        """Return h'(R) = -exp(-alpha R) below r0, 0 beyond."""
+        return torch.where(margin < self.r0, -torch.exp(-self.alpha * margin), 0.0)
+
+
+def cost_derivative(cost: Cost, margin: Tensor) -> Tensor:
+    """Return h'(R): the cost's own ``derivative`` if it has one, else by autograd."""
+    own = getattr(cost, "derivative", None)
+    if own is not None:
+        derivative: Tensor = own(margin)
+        return derivative
+    with torch.enable_grad():
+        margin = margin.detach().requires_grad_()
+        total = cost(margin).sum()
+        if not total.requires_grad:
+            return torch.zeros_like(margin)
+        (gradient,) = torch.autograd.grad(total, margin)
+    return gradient
+
+
+def check_cost(cost: Cost, r0: float, samples: int = 256) -> bool:
+    """Warn unless h' <= 0 and h' is non-decreasing on (0, r0); return whether both hold.
+
+    The paper asks for both: a decreasing h makes small margins costly, and a convex h makes the boundary
+    move away from the smallest margins first.
+    """
+    if not (r0 > 0 and math.isfinite(r0)):
+        raise ValueError(f"r0 must be positive and finite, got {r0}: it ends the interval that is checked")
+    margin = torch.linspace(0, r0, samples + 2, dtype=torch.float64)[1:-1]
+    slope = cost_derivative(cost, margin)
+    slack = 1e-9 * float(slope.abs().max())
+    decreasing = bool((slope <= slack).all())
+    convex = bool((slope.diff() >= -slack).all())
+    if not decreasing:
+        warnings.warn(
+            f"the cost increases with the margin somewhere on (0, {r0:g}): minimising it pulls the decision "
+            "boundary towards those examples (h' must be negative)",
+            stacklevel=2,
+        )
+    if not convex:
+        warnings.warn(
+            f"the cost is not convex on (0, {r0:g}): small margins are no longer raised first, so that the "
+            "boundary may move towards vulnerable examples while the cost falls (conflicting dynamics)",
+            stacklevel=2,
+        )
+    return decreasing and convex

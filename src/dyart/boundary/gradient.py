@@ -1,0 +1,71 @@
+"""The margin gradient (the paper's theorem 2) as a loss that autograd differentiates correctly.
+
+    grad_theta h(R) = h'(R) / lambda * grad_theta phi(x_hat, theta)
+
+with x_hat the closest boundary point and lambda the multiplier of the distance problem: ||grad_x phi||_q without
+a box.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dyart.boundary.cost import Cost, cost_derivative
+from dyart.boundary.margins import boundary_value
+from dyart.boundary.model import Model, logits_of
+from dyart.boundary.points import BoundaryPoints
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+def margin_loss(
+    model: Model,
+    found: BoundaryPoints,
+    cost: Cost,
+    reduction: Reduction = "mean",
+    box_aware: bool = True,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Return the cost of the margins, with the margin gradient as its gradient in the model's parameters.
+
+    The value is (1/N) sum h(R), N all rows, also those without a point: they add nothing. The points are constants;
+    only the model's value at them is differentiated.
+
+    Cost: one forward pass at the points, in whatever mode the model is (BatchNorm included), and its backward pass
+    when the loss is differentiated. Margins and weights are float32 or better.
+
+    Args:
+        model: the model that the points belong to.
+        found: from ``closest_boundary_points``.
+        cost: h, e.g. ``ExponentialCost``, or any callable (see ``Cost``).
+        reduction: ``"mean"`` over all rows, ``"sum"``, or ``"none"`` for one value per row.
+        box_aware: divide by the multiplier that leaves out coordinates pinned at a bound; False: the paper's
+            ||grad_x phi||_q.
+        mask: rows to use, ``[N]`` boolean, e.g. ``found.optimal``; the others count as rows without a point.
+    """
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    logits = logits_of(model(found.points)) if len(found) else found.inputs.new_zeros((0, 2))
+    costs = margin_costs(logits, found, cost, box_aware, mask)
+    if reduction == "none":
+        return costs
+    total = costs.sum()
+    return total / max(len(found), 1) if reduction == "mean" else total
+
+
+def margin_costs(
+    logits: Tensor, found: BoundaryPoints, cost: Cost, box_aware: bool = True, mask: Tensor | None = None
+) -> Tensor:
+    """Return h(R) per row, ``[N]``, carrying the margin gradient through ``logits``, the output at the points."""
+    value = boundary_value(logits, found.labels, found.boundary, found.beta)
+    slope = found.multiplier(box_aware)
+    used = found.found & (slope > 0)
+    if mask is not None:
+        used = used & mask
+    margin = torch.where(used, found.margin, 0.0)
+    weight = torch.where(used, cost_derivative(cost, margin) / torch.where(used, slope, 1.0), 0.0)
+    height = torch.where(used, cost(margin), 0.0)
+    # Zero in value, grad phi in gradient; a masked row must not bring its NaN along.
+    change = torch.where(used, value - value.detach(), 0.0)
+    return height.detach() + weight.detach() * change

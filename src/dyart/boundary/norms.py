@@ -1,0 +1,29 @@
+"""p-norms of batches of inputs of any shape, and their duals."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Norm = Literal["linf", "l2", "l1"]
+
+NORMS: tuple[Norm, ...] = ("linf", "l2", "l1")
+DUAL: dict[Norm, Norm] = {"linf": "l1", "l2": "l2", "l1": "linf"}
+_ORDER: dict[Norm, float] = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
+
+
+def flat(x: Tensor) -> Tensor:
+    """Return ``x`` as ``[N, D]``, one row per example; a vector ``[N]`` becomes ``[N, 1]``."""
+    return x.reshape(len(x), math.prod(x.shape[1:]))
+
+
+def norm(x: Tensor, p: Norm) -> Tensor:
+    """Return the p-norm of every example of ``x``, ``[N]``."""
+    result: Tensor = torch.linalg.vector_norm(flat(x), ord=_ORDER[p], dim=1)
+    return result
+
+
+def dual_norm(x: Tensor, p: Norm) -> Tensor:
+    """Return the q-norm, 1/p + 1/q = 1, of every example of ``x``, ``[N]``."""
+    return norm(x, DUAL[p])

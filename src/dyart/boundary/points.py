@@ -1,0 +1,237 @@
+"""The result of a boundary search: the points, the problem they answer, and how far each can be trusted."""
+
+import csv
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dyart.boundary import optimality
+from dyart.boundary.margins import Boundary
+from dyart.boundary.norms import Norm
+from dyart.boundary.validation import Bounds, as_bounds
+
+RESIDUAL = 0.1
+ALIGNMENT = 0.9
+SHOCK = 0.01
+
+
+class Passes(NamedTuple):
+    """Forward and backward passes of the model that every example took part in."""
+
+    forward: int
+    backward: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BoundaryPoints:
+    """Closest boundary points of a batch, as found; every tensor has one row per example.
+
+    ``margin`` is an upper bound of the true margin, found by a local search; ``optimal`` says where the
+    first-order conditions of a locally closest point hold. Nothing here is a proven lower bound.
+    """
+
+    inputs: Tensor
+    """The examples, as given."""
+    labels: Tensor
+    """The class whose boundary was searched."""
+    norm: Norm
+    boundary: Boundary
+    beta: float
+    bounds: Bounds
+    points: Tensor
+    """Like inputs; the input itself where nothing was found."""
+    margin: Tensor
+    """Distance to the point; nan where the example is not inside or no point was found. Negative for examples
+    outside their class when signed margins were asked for."""
+    value: Tensor
+    """phi (or Phi) at the point."""
+    gradient: Tensor
+    """Gradient of phi (or Phi) in the input, at the point; zero where nothing was found."""
+    correct: Tensor
+    """The largest logit of the input is the label's."""
+    inside: Tensor
+    """phi (or Phi) is positive at the input."""
+    found: Tensor
+    alignment: Tensor
+    """In [-1, 1]: 1 exactly where the first-order optimality conditions hold; nan where nothing was found."""
+    rival: Tensor
+    """The class on the other side; -1 where nothing was found."""
+    input_value: Tensor
+    """phi (or Phi) at the input."""
+    cost: Passes
+    solver: str = "fast"
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.inputs)
+
+    def __getitem__(self, index: int | slice | Tensor | Sequence[int]) -> "BoundaryPoints":
+        """Return the examples at ``index``: a mask, indices, a slice or one number (a batch of one)."""
+        rows = [index] if isinstance(index, int) else index
+        return self._map(lambda tensor: tensor[rows])
+
+    def __repr__(self) -> str:
+        """Return a one-line summary."""
+        margins = self.margin[self.found]
+        middle = f", median margin {float(margins.median()):.4g}" if len(margins) else ""
+        return (
+            f"BoundaryPoints({len(self)} examples, {self.norm}, {self.boundary} boundary: {int(self.inside.sum())} "
+            f"inside, {int(self.found.sum())} found, {int(self.optimal.sum())} locally optimal{middle})"
+        )
+
+    def to(self, device: torch.device | str) -> "BoundaryPoints":
+        """Return a copy on another device."""
+        moved = self._map(lambda tensor: tensor.to(device))
+        if self.bounds is None:
+            return moved
+        low, high = (bound.to(device) if isinstance(bound, Tensor) else bound for bound in self.bounds)
+        return dataclasses.replace(moved, bounds=(low, high))
+
+    @property
+    def displacement(self) -> Tensor:
+        """From the inputs to the points, like inputs, in the dtype of the gradient."""
+        return self.points.to(self.gradient.dtype) - self.inputs.to(self.gradient.dtype)
+
+    @property
+    def orientation(self) -> Tensor:
+        """+1 for examples inside their class, -1 for the others, ``[N]``."""
+        return torch.where(self.inside, 1.0, -1.0).to(self.margin.dtype)
+
+    @property
+    def free(self) -> Tensor:
+        """Coordinates that the box does not pin at the point, ``[N, D]``."""
+        lower, upper = as_bounds(self.bounds, self.inputs)
+        return optimality.free_coordinates(self.points, self.gradient, self.orientation, lower, upper)
+
+    def multiplier(self, box_aware: bool = True) -> Tensor:
+        """Return lambda, ``[N]``, by which speed and margin gradient divide; not ``box_aware``: the paper's ||g||_q."""
+        free = self.free if box_aware else torch.ones_like(self.free)
+        return optimality.multiplier(self.displacement, self.gradient, free, self.norm)
+
+    def is_optimal(self, residual: float = RESIDUAL, alignment: float = ALIGNMENT) -> Tensor:
+        """Return where the point is found, ``|value| <= residual`` and the alignment is above ``alignment``."""
+        return self.found & (self.value.abs() <= residual) & (self.alignment > alignment)
+
+    @property
+    def optimal(self) -> Tensor:
+        """Locally optimal by the default thresholds: ``|value| <= 0.1`` and alignment > 0.9."""
+        return self.is_optimal()
+
+    def check_conditions(self, **thresholds: float) -> optimality.Conditions:
+        """Check the paper's conditions with other thresholds (see ``optimality.paper_conditions``)."""
+        conditions = optimality.paper_conditions(
+            self.displacement, self.gradient, self.value, self.orientation, self.free, self.norm, **thresholds
+        )
+        return optimality.Conditions(*(self.found & condition for condition in conditions))
+
+    @property
+    def conditions(self) -> optimality.Conditions:
+        """The paper's conditions (a), (b), (c) with its thresholds."""
+        return self.check_conditions()
+
+    def is_shock(self, ratio: float = SHOCK) -> Tensor:
+        """Return where the margin function is nearly flat at the point, so that the speed goes to infinity.
+
+        Flat means: its slope there is below ``ratio`` times the mean slope on the way from the input.
+        """
+        return self.found & (self.multiplier() * self.margin.abs() < ratio * self.input_value.abs())
+
+    @property
+    def shock(self) -> Tensor:
+        """Points where the gradient nearly vanishes (the paper's shock), by the default threshold."""
+        return self.is_shock()
+
+    @property
+    def verdict(self) -> list[str]:
+        """One word or two per example: why its margin is or is not to be trusted."""
+        checks = [
+            ("locally optimal", torch.ones_like(self.found)),
+            ("not closest", ~(self.alignment > ALIGNMENT)),
+            ("off the boundary", self.value.abs() > RESIDUAL),
+            ("flat", self.shock),
+            ("not found", ~self.found),
+            ("not inside", ~self.found & ~self.inside),
+        ]
+        code = torch.zeros(len(self), dtype=torch.long, device=self.found.device)
+        for number, (_, holds) in enumerate(checks):
+            code = torch.where(holds, number, code)
+        return [checks[number][0] for number in code.tolist()]
+
+    def explain(self, index: int) -> str:
+        """Say in a sentence what is known of one example's margin."""
+        one = self[index]
+        verdict = one.verdict[0]
+        name = "phi" if self.boundary == "exact" else "Phi"
+        start = f"example {index}, class {int(one.labels[0])}: {verdict}"
+        if verdict == "not inside":
+            return f"{start}; {name} is {float(one.input_value[0]):.4g} at the input, so it has no margin"
+        if verdict == "not found":
+            return f"{start}; no point across the boundary was met: try more steps or restarts"
+        margin, value, alignment = float(one.margin[0]), float(one.value[0]), float(one.alignment[0])
+        return (
+            f"{start}; {self.norm} margin {margin:.4g} towards class {int(one.rival[0])}, {name} at the point "
+            f"{value:.3g} (at most {RESIDUAL:g} in size is on the boundary), alignment {alignment:.3f} (above {ALIGNMENT:g} is "
+            f"locally closest), slope {float(one.multiplier()[0]):.3g}"
+        )
+
+    def to_csv(self, path: str | os.PathLike[str], index: Sequence[int] | None = None) -> None:
+        """Write one line per example; ``index`` names the examples (default: their position)."""
+        names = range(len(self)) if index is None else index
+        columns: dict[str, Sequence[Any]] = {"index": names, "label": self.labels.tolist()}
+        for field in (
+            "rival",
+            "correct",
+            "inside",
+            "found",
+            "margin",
+            "value",
+            "alignment",
+            "optimal",
+            "input_value",
+        ):
+            values = getattr(self, field)
+            columns[field] = (values.int() if values.dtype == torch.bool else values).tolist()
+        columns["verdict"] = self.verdict
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "BoundaryPoints":
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in _tensor_fields(self)}
+        return dataclasses.replace(self, **changed)
+
+
+def concat(parts: Sequence[BoundaryPoints]) -> BoundaryPoints:
+    """Join results of one problem (same norm, boundary, beta, bounds) into one."""
+    if not parts:
+        raise ValueError("concat needs at least one BoundaryPoints")
+    first = parts[0]
+    for name in ("norm", "boundary", "beta"):
+        values = {getattr(part, name) for part in parts}
+        if len(values) > 1:
+            raise ValueError(f"concat: the parts differ in {name}: {sorted(map(str, values))}")
+    if not all(_same_bounds(first.bounds, part.bounds) for part in parts):
+        raise ValueError("concat: the parts differ in bounds")
+    joined: dict[str, Any] = {
+        name: torch.cat([getattr(part, name) for part in parts]) for name in _tensor_fields(first)
+    }
+    cost = Passes(max(part.cost.forward for part in parts), max(part.cost.backward for part in parts))
+    return dataclasses.replace(first, **joined, cost=cost)
+
+
+def _tensor_fields(points: BoundaryPoints) -> list[str]:
+    """Return the names of the fields with one row per example."""
+    return [field.name for field in dataclasses.fields(points) if isinstance(getattr(points, field.name), Tensor)]
+
+
+def _same_bounds(one: Bounds, other: Bounds) -> bool:
+    if one is None or other is None:
+        return one is other
+    pairs = zip(one, other, strict=True)
+    return all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in pairs)

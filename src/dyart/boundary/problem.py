@@ -1,0 +1,160 @@
+"""What a solver sees: a batch of flat inputs in a box, and a counted margin function with its gradient."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dyart.boundary.margins import Boundary, at_least_float32, boundary_value, closest_rival
+from dyart.boundary.model import Model, logits_of
+from dyart.boundary.norms import Norm, flat
+from dyart.boundary.norms import norm as norm_of
+
+
+class Evaluation(NamedTuple):
+    """The margin function at a batch of points, oriented so that it is positive on the inputs' side."""
+
+    value: Tensor
+    """``[N]``; negative across the boundary."""
+    followed: Tensor
+    """``[N]``: the function to linearise, the value itself or the margin against one rival."""
+    gradient: Tensor
+    """``[N, D]``: of ``followed``."""
+    rival: Tensor
+    """``[N]``: the largest other class."""
+    correct: Tensor
+    """``[N]``: the largest logit is the label's."""
+
+
+class Best(NamedTuple):
+    """The closest point across the boundary so far; distance inf where there is none."""
+
+    distance: Tensor
+    points: Tensor
+    value: Tensor
+    gradient: Tensor
+    rival: Tensor
+
+    @property
+    def found(self) -> Tensor:
+        """Where a point was found, ``[N]``."""
+        return self.distance.isfinite()
+
+    def where(self, keep: Tensor, other: "Best") -> "Best":
+        """Return this one's rows where ``keep`` holds, and the other's elsewhere."""
+        pairs = zip(self, other, strict=True)
+        return Best(*(torch.where(keep if a.ndim == 1 else keep[:, None], a, b) for a, b in pairs))
+
+    def insert(self, rows: Tensor, part: "Best") -> "Best":
+        """Return a copy with ``part`` at ``rows``."""
+        return Best(*(whole.index_copy(0, rows, new) for whole, new in zip(self, part, strict=True)))
+
+    def closer(self, other: "Best") -> "Best":
+        """Return the closer point of the two, row by row."""
+        return self.where(self.distance <= other.distance, other)
+
+
+@dataclass
+class Problem:
+    """Find, for every input, the closest point where the margin function is zero.
+
+    All geometry is on flat tensors ``[N, D]`` in float32 or better; the model sees the inputs' shape and dtype.
+    """
+
+    model: Model
+    inputs: Tensor
+    labels: Tensor
+    norm: Norm
+    boundary: Boundary
+    beta: float
+    lower: Tensor | None
+    upper: Tensor | None
+    orientation: Tensor | None = None
+    """+1 or -1 per example, ``[N]``; None: all inputs are inside their class."""
+    rounds: int | None = None
+    """Newton rounds of a projection; None: to convergence (needs host synchronisation)."""
+    forward: int = field(default=0, init=False)
+    backward: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        """Flatten once."""
+        self.origin = at_least_float32(flat(self.inputs.detach()))
+        example = self.inputs.shape[1:]
+        low, high = self.lower, self.upper
+        self.low = None if low is None else at_least_float32(low).expand(example).reshape(1, -1)
+        self.high = None if high is None else at_least_float32(high).expand(example).reshape(1, -1)
+
+    def evaluate(self, x: Tensor, target: Tensor | None = None, aim: Tensor | None = None) -> Evaluation:
+        """Return value and gradient at ``x``: one forward and one backward pass.
+
+        Where ``aim`` holds and ``x`` is not across the boundary, the function followed is the margin against the
+        class ``target`` instead of the largest rival.
+        """
+        with torch.enable_grad():
+            points = x.detach().requires_grad_()
+            logits = self._logits(points)
+            value = self.orient(boundary_value(logits, self.labels, self.boundary, self.beta))
+            followed = value
+            if target is not None and aim is not None:
+                scores = at_least_float32(logits)
+                against = scores.gather(1, self.labels[:, None]) - scores.gather(1, target[:, None])
+                followed = torch.where(aim & (value >= 0), self.orient(against[:, 0]), value)
+            if not followed.requires_grad:
+                raise ValueError(
+                    "the logits do not depend on the inputs through differentiable operations: the model must be "
+                    "made of torch operations with gradients (no .detach(), argmax, rounding or numpy on the way)"
+                )
+            (gradient,) = torch.autograd.grad(followed.sum(), points)
+        self.backward += 1
+        logits = logits.detach()
+        rival, correct = closest_rival(logits, self.labels), logits.argmax(dim=1) == self.labels
+        return Evaluation(value.detach(), followed.detach(), gradient, rival, correct)
+
+    def value(self, x: Tensor) -> Tensor:
+        """Return the oriented value at ``x``: one forward pass."""
+        with torch.no_grad():
+            return self.orient(boundary_value(self._logits(x), self.labels, self.boundary, self.beta))
+
+    def _logits(self, x: Tensor) -> Tensor:
+        self.forward += 1
+        return logits_of(self.model(x.to(self.inputs.dtype).reshape(self.inputs.shape)))
+
+    def orient(self, value: Tensor) -> Tensor:
+        """Return ``value`` with the sign that makes it positive on the inputs' side."""
+        return value if self.orientation is None else value * self.orientation
+
+    def unorient(self, best: Best) -> Best:
+        """Return ``best`` with value and gradient of the margin function as it is."""
+        if self.orientation is None:
+            return best
+        return best._replace(value=self.orient(best.value), gradient=best.gradient * self.orientation[:, None])
+
+    def part(self, rows: Tensor, orientation: Tensor | None) -> "Problem":
+        """Return the problem of some of the examples."""
+        return dataclasses.replace(self, inputs=self.inputs[rows], labels=self.labels[rows], orientation=orientation)
+
+    def into_box(self, x: Tensor) -> Tensor:
+        """Return ``x`` inside the box, rounded as the model will see it."""
+        if self.low is not None and self.high is not None:
+            x = torch.maximum(torch.minimum(x, self.high), self.low)
+        return x.to(self.inputs.dtype).to(self.origin.dtype)
+
+    def distance(self, x: Tensor) -> Tensor:
+        """Return how far ``x`` is from the inputs, ``[N]``."""
+        return norm_of(x - self.origin, self.norm)
+
+    def nothing(self) -> Best:
+        """Return the result before any point was found: the inputs themselves, at infinite distance."""
+        row = self.origin.new_full((len(self.origin),), torch.inf)
+        rival = torch.full_like(self.labels, -1)
+        return Best(row, self.origin, row, torch.zeros_like(self.origin), rival)
+
+
+Tick = Callable[[], None]
+
+
+def no_tick() -> None:
+    """Report progress to nobody."""

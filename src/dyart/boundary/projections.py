@@ -1,0 +1,81 @@
+"""The closest point of a hyperplane inside a box, for p = inf and p = 2.
+
+For an origin t, a hyperplane {z : offset + g.(z - t) = 0} and a box, the shortest displacement moves every
+coordinate against the gradient, as far as its pace times a common level L, or as far as the box leaves room:
+
+    d_i = direction_i min(L pace_i, room_i),    L such that  sum_i |g_i| min(L pace_i, room_i) = |offset|,
+
+with pace 1 for p = inf and |g_i| for p = 2. The left side is concave, piecewise linear and increasing in L:
+Newton's method from below rises monotonically and lands exactly. No sort, no search over breakpoints.
+"""
+
+import torch
+from torch import Tensor
+
+from dyart.boundary.norms import Norm
+
+
+def project_onto_hyperplane(
+    origin: Tensor,
+    gradient: Tensor,
+    offset: Tensor,
+    norm: Norm,
+    lower: Tensor | None = None,
+    upper: Tensor | None = None,
+    rounds: int | None = None,
+) -> Tensor:
+    """Return the shortest displacement from ``origin`` onto a hyperplane, without leaving a box.
+
+    Where the box is too small to reach the plane, the displacement goes as far as it can; where the
+    gradient is zero, nothing moves.
+
+    Args:
+        origin: ``[N, D]``, inside the box.
+        gradient: ``[N, D]``, the hyperplane's normal.
+        offset: ``[N]``, value of the affine function at the origin.
+        norm: ``"linf"`` or ``"l2"``.
+        lower: lower end of the box, broadcastable to ``[N, D]``; both ends or none.
+        upper: upper end of the box.
+        rounds: number of Newton rounds. A fixed number runs without host synchronisation and, when too
+            small, stops short of the plane, never beyond it. None: until nothing changes.
+
+    Returns:
+        The displacement, ``[N, D]``, in the dtype of ``origin``.
+    """
+    # Scaled so that the largest slope is 1: squares of tiny gradients would underflow.
+    largest = gradient.abs().amax(dim=1, keepdim=True)
+    slope = gradient.abs() / torch.where(largest > 0, largest, 1.0)
+    needed = offset.abs()[:, None] / torch.where(largest > 0, largest, 1.0)
+    direction = -offset.sign()[:, None] * gradient.sign()
+    pace = torch.ones_like(slope) if norm == "linf" else slope
+
+    gain = slope * pace
+    level = needed / _positive(gain.sum(dim=1, keepdim=True))
+    if lower is None or upper is None:
+        return direction * (level * pace)
+    room = torch.where(direction < 0, origin - lower, upper - origin).clamp(min=0)
+    room = torch.where(direction == 0, 0.0, room)
+    level, exhausted = _fill(level, needed, slope, pace, gain, room, rounds)
+    return direction * torch.where(exhausted, room, torch.minimum(level * pace, room))
+
+
+def _fill(
+    level: Tensor, needed: Tensor, slope: Tensor, pace: Tensor, gain: Tensor, room: Tensor, rounds: int | None
+) -> tuple[Tensor, Tensor]:
+    """Raise ``level`` until the plane is reached; also return where the box ends before that, ``[N, 1]``."""
+    stopped = level * pace >= room
+    done = 0
+    while True:
+        spent = torch.where(stopped, slope * room, 0.0).sum(dim=1, keepdim=True)
+        remaining = torch.where(stopped, 0.0, gain).sum(dim=1, keepdim=True)
+        exhausted = remaining == 0
+        # Rounding must not lower the level: the rise is what ends the loop.
+        level = torch.where(exhausted, level, torch.maximum(level, (needed - spent) / _positive(remaining)))
+        done += 1
+        before, stopped = stopped, level * pace >= room
+        if done == rounds or (rounds is None and torch.equal(before, stopped)):
+            return level, exhausted
+
+
+def _positive(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x, 1.0)

@@ -1,0 +1,213 @@
+"""Closest boundary points: from a user's model and inputs to a solver's problem, and back."""
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from dyart.boundary import optimality, validation
+from dyart.boundary.margins import BOUNDARIES, Boundary, boundary_value, rivals_by_logit
+from dyart.boundary.model import (
+    Model,
+    evaluation_mode,
+    has_training_batch_norm,
+    ieee_float32,
+    logits_of,
+    unchanged,
+)
+from dyart.boundary.norms import Norm
+from dyart.boundary.points import BoundaryPoints, Passes
+from dyart.boundary.polish import polish
+from dyart.boundary.problem import Best, Problem
+from dyart.boundary.progress import Counter, Progress
+from dyart.boundary.restarts import next_rivals, random_start
+from dyart.boundary.solvers import SOLVERS
+from dyart.boundary.validation import Bounds, as_bounds
+
+SEARCH_NORMS: tuple[Norm, ...] = ("linf", "l2")
+
+
+def closest_boundary_points(
+    model: Model,
+    inputs: Tensor,
+    labels: Tensor | None = None,
+    norm: Norm = "linf",
+    boundary: Boundary = "exact",
+    beta: float = 5.0,
+    steps: int = 50,
+    restarts: int = 1,
+    bounds: Bounds = (0.0, 1.0),
+    solver: str = "fast",
+    tol: float | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    validate: bool = True,
+    progress: Progress = False,
+    signed: bool = False,
+) -> BoundaryPoints:
+    """Find the closest point of the decision boundary for every example, and say how good it is.
+
+    The model runs in eval mode (BatchNorm with its running statistics) and in plain float32 (no TF32, no
+    autocast), or in float64 if the inputs are; its modes, flags, gradients, buffers and the global random state are
+    the same afterwards. Every point reported as found was evaluated on the other side of the boundary, inside the
+    bounds.
+
+    Cost: one forward pass, then ``steps`` forward and backward passes per restart, whatever the number of classes;
+    with ``tol`` a few forward passes and one gradient evaluation more. Examples without a margin take no part.
+
+    Args:
+        model: any callable from inputs to logits ``[N, K]`` (or to an object with ``.logits``), K >= 2.
+        inputs: ``[N, ...]``, floating point, inside the bounds. Normalisation belongs inside the model.
+        labels: ``[N]``, integers; None: the model's own predictions.
+        norm: ``"linf"`` or ``"l2"``.
+        boundary: ``"exact"`` (zero set of ``logit_margin``) or ``"soft"`` (of ``soft_logit_margin``).
+        beta: inverse temperature of the soft boundary.
+        steps: gradient evaluations per restart, at least 2.
+        restarts: searches per example; the closest point counts. The second and later ones aim at the other
+            classes from the largest logit down, then start at random places.
+        bounds: ``(low, high)``, numbers or tensors that broadcast to one example; None: no bounds.
+        solver: the search, by name.
+        tol: if given, slide the points onto the boundary until ``-tol <= value <= 0``.
+        batch_size: examples per forward pass; None: all at once.
+        seed: of the random starts. An example's draws depend on the seed, the restart and its index alone.
+        validate: check inputs, labels, bounds and logits before any work (costs host synchronisation).
+        progress: True for a progress line on stderr, or a callable ``(done, total)``.
+        signed: also search from examples outside their class; their margin is minus the distance to it.
+    """
+    _check_options(norm, boundary, beta, steps, restarts, solver, tol, batch_size)
+    if validate:
+        validation.check_inputs(inputs, bounds)
+        if labels is not None:
+            validation.check_labels(labels, inputs)
+        if has_training_batch_norm(model):
+            warnings.warn(
+                "the model has BatchNorm layers in training mode; the search uses their running statistics (eval "
+                "mode) and leaves the mode as it is. Call model.eval() to silence this",
+                stacklevel=2,
+            )
+    with ieee_float32(inputs.device), evaluation_mode(model), unchanged(model, inputs.device):
+        # Autograd cannot save tensors that were made under inference_mode.
+        inputs = inputs.detach().clone() if inputs.is_inference() else inputs.detach()
+        logits = _all_logits(model, inputs, batch_size, validate)
+        if labels is None:
+            labels = logits.argmax(dim=1)
+        elif validate and len(inputs):
+            validation.check_label_range(labels, logits.shape[1])
+        labels = labels.long()
+        input_value = boundary_value(logits, labels, boundary, beta)
+        inside = input_value > 0
+        whole = Problem(model, inputs, labels, norm, boundary, beta, *as_bounds(bounds, inputs))
+        best = whole.nothing()
+        rows = (inside | signed).nonzero()[:, 0]
+        chunks = rows.split(batch_size or len(rows)) if len(rows) else ()
+        counter = Counter(progress, len(chunks) * restarts * steps)
+        cost = Passes(forward=min(len(inputs), 1), backward=0)
+        for chunk in chunks:
+            part = whole.part(chunk, torch.where(inside[chunk], 1.0, -1.0).to(input_value) if signed else None)
+            solved = _solve(part, logits[chunk], chunk, solver, steps, restarts, seed, counter)
+            if tol is not None:
+                solved = polish(part, solved, part.orient(input_value[chunk]), tol)
+            best = best.insert(chunk, part.unorient(solved))
+            cost = Passes(max(cost.forward, 1 + part.forward), max(cost.backward, part.backward))
+        correct = logits.argmax(dim=1) == labels
+        return assemble(whole, bounds, best, input_value, correct, cost, solver)
+
+
+def assemble(
+    problem: Problem,
+    bounds: Bounds,
+    best: Best,
+    input_value: Tensor,
+    correct: Tensor,
+    cost: Passes,
+    solver: str,
+) -> BoundaryPoints:
+    """Turn a solver's flat result into BoundaryPoints, with signed margins and alignments. No model pass, no sync."""
+    shape, inside = problem.inputs.shape, input_value > 0
+    orientation = torch.where(inside, 1.0, -1.0).to(input_value)
+    free = optimality.free_coordinates(best.points, best.gradient, orientation, problem.low, problem.high)
+    alignment = optimality.alignment(best.points - problem.origin, best.gradient, orientation, free, problem.norm)
+    return BoundaryPoints(
+        inputs=problem.inputs,
+        labels=problem.labels,
+        norm=problem.norm,
+        boundary=problem.boundary,
+        beta=problem.beta,
+        bounds=bounds,
+        points=best.points.to(problem.inputs.dtype).reshape(shape),
+        margin=torch.where(best.found, best.distance * orientation, torch.nan),
+        value=torch.where(best.found, best.value, input_value),
+        gradient=best.gradient.reshape(shape),
+        correct=correct,
+        inside=inside,
+        found=best.found,
+        alignment=torch.where(best.found, alignment, torch.nan),
+        rival=best.rival,
+        input_value=input_value,
+        cost=cost,
+        solver=solver,
+    )
+
+
+def _solve(
+    problem: Problem,
+    logits: Tensor,
+    index: Tensor,
+    solver: str,
+    steps: int,
+    restarts: int,
+    seed: int,
+    counter: Counter,
+) -> Best:
+    """Run all restarts of one chunk and return the closest points."""
+    search = SOLVERS[solver]
+    best, _ = search(problem, problem.origin, steps, tick=counter.tick)
+    rivals = next_rivals(rivals_by_logit(logits, problem.labels), best.rival) if restarts > 1 else logits[:, :0]
+    for restart in range(1, restarts):
+        if restart <= rivals.shape[1]:
+            start, target = problem.origin, rivals[:, restart - 1]
+        else:
+            start, target = random_start(problem, best, index, seed, restart), None
+        again, _ = search(problem, start, steps, target=target, tick=counter.tick)
+        best = best.closer(again)
+    return best
+
+
+def _all_logits(model: Model, inputs: Tensor, batch_size: int | None, validate: bool) -> Tensor:
+    """Return the logits of all inputs, checked: one forward pass."""
+    if len(inputs) == 0:
+        return inputs.new_zeros((0, 2), dtype=torch.float32)
+    try:
+        with torch.no_grad():
+            parts = [logits_of(model(part)) for part in inputs.split(batch_size or len(inputs))]
+    except RuntimeError as error:
+        hint = validation.describe_mismatch(model, inputs)
+        if hint is not None:
+            error.add_note(hint)
+        raise
+    logits = torch.cat(parts)
+    if validate:
+        validation.check_logits(logits, len(inputs))
+    return logits
+
+
+def _check_options(
+    norm: str,
+    boundary: str,
+    beta: float,
+    steps: int,
+    restarts: int,
+    solver: str,
+    tol: float | None,
+    batch_size: int | None,
+) -> None:
+    validation.check_choice("norm", norm, SEARCH_NORMS)
+    validation.check_choice("boundary", boundary, BOUNDARIES)
+    validation.check_choice("solver", solver, tuple(SOLVERS))
+    validation.check_positive("beta", beta)
+    validation.check_count("steps", steps, 2)
+    validation.check_count("restarts", restarts, 1)
+    if tol is not None:
+        validation.check_positive("tol", tol)
+    if batch_size is not None:
+        validation.check_count("batch_size", batch_size, 1)

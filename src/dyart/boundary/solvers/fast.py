@@ -1,0 +1,85 @@
+"""The fast boundary search: one gradient evaluation per step and no other pass.
+
+A step linearises the margin function at the current point, projects both the point and the input onto the
+hyperplane inside the box, and moves to a mixture of the two projections; a point found across the boundary is kept
+if it is the closest so far, and the search goes on from a place pulled back towards the input. The next step's
+evaluation tests the new point, so that no pass is spent on testing alone.
+"""
+
+import torch
+from torch import Tensor
+
+from dyart.boundary.norms import norm as norm_of
+from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
+from dyart.boundary.projections import project_onto_hyperplane
+
+PULL_BACK = 0.7
+OVERSHOOT = (1.05, 1.005)
+
+
+def fast(
+    problem: Problem,
+    start: Tensor,
+    steps: int,
+    target: Tensor | None = None,
+    tick: Tick = no_tick,
+    overshoot: tuple[float, float] = OVERSHOOT,
+    pull_back: float = PULL_BACK,
+) -> tuple[Best, Evaluation]:
+    """Search from ``start`` and return the closest point across the boundary, and the evaluation at the start.
+
+    Cost: ``steps`` forward and backward passes. No host synchronisation if ``problem.rounds`` is a number.
+
+    Args:
+        problem: the batch.
+        start: ``[N, D]``, inside the box.
+        steps: gradient evaluations, at least 2: the first is spent on ``start``.
+        target: aim at this class until the boundary is crossed for the first time, ``[N]``.
+        tick: called after every step.
+        overshoot: factors on the projections at the first and the last step; above 1 to land across.
+        pull_back: share of the displacement kept after a crossing.
+    """
+    x, best = start, problem.nothing()
+    aim = torch.ones_like(problem.labels, dtype=torch.bool)
+    first: Evaluation | None = None
+    for step in range(steps):
+        now = problem.evaluate(x, target, aim)
+        first = first or now
+        across = now.value < 0
+        best = best.closer(_candidate(problem, x, now, across))
+        aim = aim & ~across
+        tick()
+        if step + 1 < steps:
+            share = step / max(steps - 2, 1)
+            factor = overshoot[0] + (overshoot[1] - overshoot[0]) * share
+            x = _advance(problem, x, now, across, factor, pull_back)
+    assert first is not None
+    return best, first
+
+
+def _candidate(problem: Problem, x: Tensor, now: Evaluation, across: Tensor) -> Best:
+    distance = torch.where(across, problem.distance(x), torch.inf)
+    return Best(distance, x, now.value, now.gradient, now.rival)
+
+
+def _advance(
+    problem: Problem, x: Tensor, now: Evaluation, across: Tensor, overshoot: float, pull_back: float
+) -> Tensor:
+    origin, gradient = problem.origin, now.gradient
+    base = torch.where(across[:, None], origin + pull_back * (x - origin), x)
+    from_base = _onto_boundary(problem, base, x, now)
+    from_origin = _onto_boundary(problem, origin, x, now)
+    near, far = norm_of(from_base, problem.norm), norm_of(from_origin, problem.norm)
+    bias = (near / torch.where(near + far > 0, near + far, 1.0))[:, None]
+    moved = (1 - bias) * (base + overshoot * from_base) + bias * (origin + overshoot * from_origin)
+    # A gradient that overflowed says nothing: start again from the input.
+    usable = moved.isfinite().all(dim=1) & gradient.isfinite().all(dim=1)
+    return problem.into_box(torch.where(usable[:, None], moved, origin))
+
+
+def _onto_boundary(problem: Problem, origin: Tensor, x: Tensor, now: Evaluation) -> Tensor:
+    """Return the displacement from ``origin`` onto the boundary as linearised at ``x``."""
+    offset = now.followed + (now.gradient * (origin - x)).sum(dim=1)
+    return project_onto_hyperplane(
+        origin, now.gradient, offset, problem.norm, problem.low, problem.high, problem.rounds
+    )

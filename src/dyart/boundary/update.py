@@ -1,0 +1,106 @@
+"""The direction theta' in which a training step moves a model, without taking the step."""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from dyart.boundary.model import unchanged, underlying
+
+
+def update_direction(
+    model: nn.Module,
+    *,
+    loss: Callable[[], Tensor] | None = None,
+    optimizer: Optimizer | None = None,
+    clip_norm: float | None = None,
+    buffers: bool = False,
+) -> dict[str, Tensor]:
+    """Return theta' by parameter name: the negative gradient of a loss, or an optimizer's true next step.
+
+    Nothing changes: not the parameters, their ``.grad``, the buffers (BatchNorm statistics that the loss updates are
+    put back) nor the optimizer's state, which is stepped as a copy.
+
+    Cost: the loss's forward pass and one backward pass; with an optimizer, a copy of its parameters and state.
+
+    Args:
+        model: the model, in the mode in which the step would be taken.
+        loss: computes a scalar loss of the model, e.g. ``lambda: cross_entropy(model(x), y)``; None: use the
+            gradients that ``backward()`` has left in ``.grad`` (needs an optimizer).
+        optimizer: None: theta' = -grad, the paper's continuous time. Otherwise the difference that its next
+            ``step()`` makes, with momentum, decay and everything else in its state and settings.
+        clip_norm: clip the global norm of the gradient first, as ``clip_grad_norm_`` does.
+        buffers: with a loss and an optimizer, include how the loss's forward pass moves float buffers (BatchNorm
+            running statistics).
+    """
+    if loss is None and optimizer is None:
+        raise ValueError("update_direction needs a loss, an optimizer with gradients in place, or both")
+    if buffers and (loss is None or optimizer is None):
+        raise ValueError("buffers=True needs both a loss, which moves them, and an optimizer, whose step it goes with")
+    if clip_norm is not None and not clip_norm > 0:
+        raise ValueError(f"clip_norm must be positive or None, got {clip_norm}")
+    module = underlying(model)
+    named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    if not named:
+        raise ValueError("the model has no parameter that requires a gradient: nothing can move")
+    moved: dict[str, Tensor] = {}
+    if loss is None:
+        gradients = {name: p.grad.detach() for name, p in named.items() if p.grad is not None}
+        if not gradients:
+            raise ValueError("no parameter has a gradient: call loss.backward() first, or pass loss=")
+    else:
+        gradients, moved = _gradients(module, named, loss)
+    if clip_norm is not None:
+        gradients = _clipped(gradients, clip_norm)
+    if optimizer is None:
+        return {name: -gradient for name, gradient in gradients.items()}
+    step = _next_step(named, gradients, optimizer)
+    return {**step, **moved} if buffers else step
+
+
+def _gradients(
+    module: nn.Module, named: dict[str, nn.Parameter], loss: Callable[[], Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the loss's gradients, and how computing it moved the float buffers (which are put back)."""
+    floats = {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()}
+    before = {name: buffer.detach().clone() for name, buffer in floats.items()}
+    with unchanged(module, next(iter(named.values())).device), torch.enable_grad():
+        value = loss()
+        if value.numel() != 1:
+            raise ValueError(f"loss must return a scalar, got shape {tuple(value.shape)}")
+        if not value.requires_grad:
+            raise ValueError("the loss does not depend on the model's parameters")
+        found = torch.autograd.grad(value.reshape(()), list(named.values()), allow_unused=True)
+        moved = {name: buffer.detach() - before[name] for name, buffer in floats.items()}
+    return {name: g for name, g in zip(named, found, strict=True) if g is not None}, moved
+
+
+def _clipped(gradients: dict[str, Tensor], clip_norm: float) -> dict[str, Tensor]:
+    total = torch.stack([gradient.norm() for gradient in gradients.values()]).norm()
+    factor = (clip_norm / (total + 1e-6)).clamp(max=1.0)
+    return {name: gradient * factor for name, gradient in gradients.items()}
+
+
+def _next_step(named: dict[str, nn.Parameter], gradients: dict[str, Tensor], optimizer: Optimizer) -> dict[str, Tensor]:
+    """Return what ``optimizer.step()`` would add to every parameter, by stepping a copy of it."""
+    originals = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    twin = copy.deepcopy(optimizer)
+    copies = [parameter for group in twin.param_groups for parameter in group["params"]]
+    twins = {id(original): other for original, other in zip(originals, copies, strict=True)}
+    stepped = {name: twins[id(parameter)] for name, parameter in named.items() if id(parameter) in twins}
+    if not stepped:
+        raise ValueError("the optimizer holds none of the model's parameters: was it built for another model?")
+    for other in copies:
+        other.grad = None
+    for name, other in stepped.items():
+        if name in gradients:
+            other.grad = gradients[name].detach().clone()
+    try:
+        twin.step()
+    except TypeError as error:
+        raise TypeError(
+            f"{type(optimizer).__name__}.step() needs a closure: its step is not a function of the gradients"
+        ) from error
+    return {name: other.detach() - named[name].detach() for name, other in stepped.items()}

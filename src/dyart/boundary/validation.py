@@ -1,0 +1,145 @@
+"""Checks of user input. Each says what is wrong, with the value, and what to do."""
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dyart.boundary.model import Model
+
+Bound = float | Tensor
+Bounds = tuple[Bound, Bound] | None
+
+RANGE_TOLERANCE = 1e-6
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raise unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raise unless ``value`` is a positive number."""
+    if not value > 0:
+        raise ValueError(f"{name} must be positive, got {value!r}")
+
+
+def check_count(name: str, value: int, least: int) -> None:
+    """Raise unless ``value`` is an integer of at least ``least``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+def check_inputs(inputs: Tensor, bounds: Bounds) -> None:
+    """Raise unless ``inputs`` is a finite floating-point batch inside the bounds."""
+    if not isinstance(inputs, Tensor):
+        raise TypeError(f"inputs must be a torch.Tensor, got {type(inputs).__name__}: use torch.as_tensor")
+    if not inputs.is_floating_point():
+        raise TypeError(
+            f"inputs must be floating point, got {inputs.dtype}; for images in 0..255 pass images.float() / 255"
+        )
+    if inputs.ndim == 0:
+        raise ValueError("inputs must be a batch [N, ...], got a single number")
+    lower, upper = as_bounds(bounds, inputs)
+    if inputs.numel() == 0:
+        return
+    if not bool(inputs.isfinite().all()):
+        rows = (~inputs.isfinite()).reshape(len(inputs), -1).any(dim=1).nonzero()[:, 0]
+        raise ValueError(f"inputs contain NaN or infinity in {len(rows)} examples, the first at index {int(rows[0])}")
+    if lower is None or upper is None:
+        return
+    beyond = torch.maximum(lower - inputs, inputs - upper).max()
+    if float(beyond) > RANGE_TOLERANCE:
+        raise ValueError(
+            f"inputs lie outside the bounds by {float(beyond):g} (inputs from {float(inputs.min()):g} to "
+            f"{float(inputs.max()):g}). Margins are measured in the space of the inputs: if these are normalised "
+            "images, put the normalisation inside the model and pass images in [0, 1]; if the data has another "
+            "range, pass bounds=(low, high), or bounds=None for no bounds"
+        )
+
+
+def check_labels(labels: Tensor, inputs: Tensor) -> None:
+    """Raise unless ``labels`` is one integer class per example, on the inputs' device."""
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"labels must be a torch.Tensor, got {type(labels).__name__}: use torch.as_tensor")
+    if labels.dtype == torch.bool or labels.is_floating_point() or labels.is_complex():
+        raise TypeError(f"labels must be integer class indices, got {labels.dtype}: use labels.long()")
+    if labels.shape != inputs.shape[:1]:
+        hint = "; for one-hot labels pass labels.argmax(1)" if labels.ndim == 2 else ""
+        raise ValueError(f"labels must have shape ({len(inputs)},), got {tuple(labels.shape)}{hint}")
+    if labels.device != inputs.device:
+        raise ValueError(f"labels are on {labels.device}, inputs on {inputs.device}: move one of them")
+
+
+def check_label_range(labels: Tensor, classes: int) -> None:
+    """Raise unless every label is in ``0 .. classes-1``."""
+    wrong = ((labels < 0) | (labels >= classes)).nonzero()[:, 0]
+    if len(wrong):
+        raise ValueError(
+            f"label {int(labels[wrong[0]])} at index {int(wrong[0])} is out of range: the model has {classes} classes, "
+            f"0 to {classes - 1}"
+        )
+
+
+def check_logits(logits: Tensor, examples: int) -> None:
+    """Raise on NaN or a wrong number of rows; warn if the logits look like probabilities."""
+    if len(logits) != examples:
+        raise ValueError(f"the model returned {len(logits)} rows of logits for {examples} examples")
+    if bool(logits.isnan().any()):
+        row = int(logits.isnan().any(dim=1).nonzero()[0, 0])
+        raise ValueError(
+            f"the model returned NaN logits, first for example {row}: check its weights and the range of its inputs"
+        )
+    sums = logits.detach().float().sum(dim=1)
+    if bool((logits >= 0).all() & ((sums - 1).abs() < 1e-3).all()):
+        warnings.warn(
+            "the model seems to return probabilities (non-negative, summing to 1). The zero set is the same, but "
+            "gradients vanish where it is confident: return logits (drop the softmax) or log-probabilities",
+            stacklevel=3,
+        )
+
+
+def as_bounds(bounds: Bounds, inputs: Tensor, check: bool = True) -> tuple[Tensor | None, Tensor | None]:
+    """Return the box as two tensors that broadcast against ``inputs``, or two Nones; unchecked without host sync."""
+    if bounds is None:
+        return None, None
+    try:
+        low, high = bounds
+    except (TypeError, ValueError):
+        raise ValueError(f"bounds must be a pair (low, high) or None, got {bounds!r}") from None
+    # Rounded to the inputs' dtype first, so that a point inside stays inside when it is rounded itself.
+    lower, upper = (torch.as_tensor(bound).to(inputs) for bound in (low, high))
+    if not check:
+        return lower, upper
+    for name, bound in (("lower", lower), ("upper", upper)):
+        try:
+            fits = torch.broadcast_shapes(bound.shape, inputs.shape[1:]) == inputs.shape[1:]
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"the {name} bound has shape {tuple(bound.shape)}; it must be a number or broadcast to one example, "
+                f"{tuple(inputs.shape[1:])}"
+            )
+        if bool(bound.isnan().any()):
+            raise ValueError(f"the {name} bound contains NaN")
+    if bool((lower > upper).any()):
+        raise ValueError("bounds: the lower bound is above the upper one somewhere")
+    return lower, upper
+
+
+def describe_mismatch(model: Model, inputs: Tensor) -> str | None:
+    """Say where the model's parameters and the inputs differ in device or dtype, for a failed forward pass."""
+    parameters = model.parameters() if isinstance(model, nn.Module) else ()
+    parameter = next((p for p in parameters if p.is_floating_point()), None)
+    if parameter is None:
+        return None
+    if parameter.device != inputs.device:
+        return f"dyart: the model is on {parameter.device}, the inputs are on {inputs.device}; move one of them"
+    if parameter.dtype != inputs.dtype:
+        return (
+            f"dyart: the model is {parameter.dtype}, the inputs are {inputs.dtype}; pass inputs.to({parameter.dtype})"
+        )
+    return None

@@ -1,0 +1,170 @@
+"""DyART: dynamics-aware robust training (the paper's section 4).
+
+    L = (1/n) sum_i CE(z(x_i), y_i) + (lambda/n) sum_{i in B+} h(R_soft(x_i))
+
+with B+ the examples inside the soft boundary, R_soft the distance to it, and the margin gradient for the second term.
+Points that fail the paper's conditions (a) and (b) are left out, as in the paper (its appendix B.2).
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dyart.boundary import validation
+from dyart.boundary.cost import Cost, ExponentialCost, check_cost
+from dyart.boundary.gradient import margin_costs
+from dyart.boundary.margins import BOUNDARIES, Boundary, boundary_value
+from dyart.boundary.model import Model, evaluation_mode, logits_of
+from dyart.boundary.norms import Norm
+from dyart.boundary.points import BoundaryPoints, Passes
+from dyart.boundary.problem import Problem
+from dyart.boundary.search import SEARCH_NORMS, assemble
+from dyart.boundary.solvers.fast import fast
+from dyart.boundary.validation import Bounds, as_bounds
+
+Keep = Literal["conditions", "optimal", "found"]
+
+KEEP: tuple[Keep, ...] = ("conditions", "optimal", "found")
+PROJECTION_ROUNDS = 8
+QUANTILES = (0.1, 0.5, 0.9)
+
+
+class DyART:
+    """The DyART objective, for anybody's training loop.
+
+    Calling it costs ``steps`` forward and input-gradient passes for the search, which runs in eval mode (BatchNorm
+    with its running statistics), and one forward pass over boundary points and clean images together, in the mode
+    that the model is in. Autocast applies to both if the caller has it on; margins, weights and losses are float32.
+
+    Args:
+        alpha: of ``ExponentialCost``: how strongly small margins come first.
+        r0: of ``ExponentialCost``: margins from here on cost nothing.
+        lam: weight of the margin term (the paper's lambda).
+        beta: inverse temperature of the soft boundary.
+        steps: gradient evaluations of the search, at least 2.
+        search_model: what the search calls instead of the model, e.g. a compiled copy that shares its weights, in
+            eval mode.
+        norm: ``"linf"`` or ``"l2"``.
+        boundary: ``"soft"`` (the paper's) or ``"exact"``.
+        bounds: of the inputs, ``(low, high)`` or None.
+        cost: a cost h of one's own instead of alpha and r0 (see ``Cost``); margins from r0 on still take no part.
+        joint: clean images and boundary points in one forward pass, so that BatchNorm sees them together. False:
+            two passes, boundary points first, as in the paper's released code; with BatchNorm in training mode the
+            network then learns to tell the two batches apart.
+        keep: points that take part: ``"conditions"`` (the paper's (a) and (b)), ``"optimal"`` (value and alignment),
+            or ``"found"`` (all).
+        box_aware: divide by the multiplier that leaves out pinned coordinates; False: the paper's ||grad_x Phi||_q.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 3.0,
+        r0: float = 16 / 255,
+        lam: float = 1000.0,
+        beta: float = 5.0,
+        steps: int = 10,
+        search_model: Model | None = None,
+        *,
+        norm: Norm = "linf",
+        boundary: Boundary = "soft",
+        bounds: Bounds = (0.0, 1.0),
+        cost: Cost | None = None,
+        joint: bool = True,
+        keep: Keep = "conditions",
+        box_aware: bool = True,
+    ) -> None:
+        """Check and keep the settings; a cost of one's own is checked for what the paper asks of it."""
+        validation.check_choice("norm", norm, SEARCH_NORMS)
+        validation.check_choice("boundary", boundary, BOUNDARIES)
+        validation.check_choice("keep", keep, KEEP)
+        validation.check_positive("beta", beta)
+        validation.check_count("steps", steps, 2)
+        if not lam >= 0:
+            raise ValueError(f"lam must be at least 0, got {lam}")
+        exponential = ExponentialCost(alpha, r0)
+        if cost is not None:
+            check_cost(cost, r0)
+        self.cost: Cost = exponential if cost is None else cost
+        self.r0, self.lam, self.beta, self.steps = r0, lam, beta, steps
+        self.norm, self.boundary, self.bounds = norm, boundary, bounds
+        self.search_model, self.joint, self.keep, self.box_aware = search_model, joint, keep, box_aware
+        self._validated = False
+
+    def __call__(self, model: Model, inputs: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a batch, to be differentiated, and what to log.
+
+        The first call checks the batch, which costs host synchronisation; later ones have none.
+
+        Returns:
+            The loss (a scalar) and a dictionary of detached scalars on the inputs' device:
+            ``clean_loss``, ``margin_loss`` (without lambda); ``accuracy`` (in the model's current mode);
+            shares of the batch ``inside``, ``found``, ``optimal``, ``used`` (kept, below r0);
+            ``margin_q10``, ``margin_q50``, ``margin_q90`` over the found points; ``phi_shift``, the mean over used
+            points of phi_train - phi_eval: far from 0, the model in training mode has another boundary than in eval
+            mode, and raises that one.
+        """
+        if not self._validated:
+            self._validate(model, inputs, labels)
+            self._validated = True
+        points = self.search(model, inputs, labels)
+        used = self._kept(points) & (points.margin < self.r0)
+        at_points, at_inputs = self._logits(model, points, inputs)
+        clean = F.cross_entropy(at_inputs.float(), labels.long())
+        margin = margin_costs(at_points, points, self.cost, self.box_aware, used).sum() / len(inputs)
+        metrics = self._metrics(points, used, at_points.detach(), at_inputs.detach())
+        metrics |= {"clean_loss": clean.detach(), "margin_loss": margin.detach()}
+        return clean + self.lam * margin, metrics
+
+    def search(self, model: Model, inputs: Tensor, labels: Tensor) -> BoundaryPoints:
+        """Return the boundary points that one call trains on. No host synchronisation, no pass beyond ``steps``."""
+        inputs = inputs.detach()
+        net = model if self.search_model is None else self.search_model
+        box = as_bounds(self.bounds, inputs, check=False)
+        problem = Problem(
+            net, inputs, labels.long(), self.norm, self.boundary, self.beta, *box, rounds=PROJECTION_ROUNDS
+        )
+        with evaluation_mode(net):
+            best, first = fast(problem, problem.origin, self.steps)
+        # An input outside its class counts as its own crossing; it has no margin.
+        best = best.where(first.value > 0, problem.nothing())
+        cost = Passes(problem.forward, problem.backward)
+        return assemble(problem, self.bounds, best, first.value, first.correct, cost, "fast")
+
+    def _validate(self, model: Model, inputs: Tensor, labels: Tensor) -> None:
+        validation.check_inputs(inputs, self.bounds)
+        validation.check_labels(labels, inputs)
+        if len(inputs) == 0:
+            raise ValueError("DyART needs at least one example")
+        net = model if self.search_model is None else self.search_model
+        with evaluation_mode(net), torch.no_grad():
+            logits = logits_of(net(inputs))
+        validation.check_logits(logits, len(inputs))
+        validation.check_label_range(labels, logits.shape[1])
+
+    def _kept(self, points: BoundaryPoints) -> Tensor:
+        if self.keep == "found":
+            return points.found
+        if self.keep == "optimal":
+            return points.optimal
+        conditions = points.conditions
+        return conditions.a & conditions.b
+
+    def _logits(self, model: Model, points: BoundaryPoints, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.joint:
+            return logits_of(model(points.points)), logits_of(model(inputs))
+        both = logits_of(model(torch.cat([points.points, inputs.detach()])))
+        return both[: len(inputs)], both[len(inputs) :]
+
+    def _metrics(self, points: BoundaryPoints, used: Tensor, at_points: Tensor, at_inputs: Tensor) -> dict[str, Tensor]:
+        shares = {"inside": points.inside, "found": points.found, "optimal": points.optimal, "used": used}
+        metrics = {name: rows.float().mean() for name, rows in shares.items()}
+        metrics["accuracy"] = (at_inputs.argmax(dim=1) == points.labels).float().mean()
+        levels = points.margin.new_tensor(QUANTILES)
+        quantiles = torch.nanquantile(points.margin, levels)
+        for level, quantile in zip(QUANTILES, quantiles, strict=True):
+            metrics[f"margin_q{round(100 * level)}"] = quantile
+        shift = boundary_value(at_points, points.labels, self.boundary, self.beta) - points.value
+        metrics["phi_shift"] = torch.where(used, shift, 0.0).sum() / used.sum().clamp(min=1)
+        return metrics
