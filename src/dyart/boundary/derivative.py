@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Direction = dict[str, Tensor]
-Function = Callable[[], Tensor]
+Function = Callable[[nn.Module], Tensor]
 
 METHODS = ("forward mode", "forward mode, math attention", "double backward", "central difference")
 
 
 def directional_derivative(
     module: nn.Module,
-    function: Callable[[nn.Module], Tensor],
+    function: Function,
     direction: Direction,
     method: str | None = None,
 ) -> tuple[Tensor, str]:
@@ -39,10 +39,8 @@ def directional_derivative(
     }
     if method is not None:
         return ways[method](module, function, direction), method
-    # Recurrent layers keep a second list of their weights, which forward mode would silently miss.
-    recurrent = any(isinstance(child, nn.RNNBase) for child in module.modules())
     first_error: Exception | None = None
-    for name, way in list(ways.items())[2 if recurrent else 0 :]:
+    for name, way in ways.items():
         try:
             return way(module, function, direction), name
         except torch.OutOfMemoryError:
@@ -56,7 +54,7 @@ def directional_derivative(
 class _Call(nn.Module):
     """Makes a function of a module the forward pass of a module, for functional_call."""
 
-    def __init__(self, module: nn.Module, function: Callable[[nn.Module], Tensor]) -> None:
+    def __init__(self, module: nn.Module, function: Function) -> None:
         super().__init__()
         self.module, self.function = module, function
 
@@ -64,7 +62,7 @@ class _Call(nn.Module):
         return self.function(self.module)
 
 
-def _forward_mode(module: nn.Module, function: Callable[[nn.Module], Tensor], direction: Direction) -> Tensor:
+def _forward_mode(module: nn.Module, function: Function, direction: Direction) -> Tensor:
     call = _Call(module, function)
     tensors = _tensors(module)
     primal = {f"module.{name}": tensors[name].detach() for name in direction}
@@ -85,14 +83,12 @@ def _forward_mode(module: nn.Module, function: Callable[[nn.Module], Tensor], di
     return derivative
 
 
-def _forward_mode_math_attention(
-    module: nn.Module, function: Callable[[nn.Module], Tensor], direction: Direction
-) -> Tensor:
+def _forward_mode_math_attention(module: nn.Module, function: Function, direction: Direction) -> Tensor:
     with sdpa_kernel(SDPBackend.MATH):
         return _forward_mode(module, function, direction)
 
 
-def _double_backward(module: nn.Module, function: Callable[[nn.Module], Tensor], direction: Direction) -> Tensor:
+def _double_backward(module: nn.Module, function: Function, direction: Direction) -> Tensor:
     tensors = _tensors(module)
     moving = [tensors[name] for name in direction]
     flags = [tensor.requires_grad for tensor in moving]
@@ -115,7 +111,7 @@ def _double_backward(module: nn.Module, function: Callable[[nn.Module], Tensor],
     return derivative
 
 
-def _central_difference(module: nn.Module, function: Callable[[nn.Module], Tensor], direction: Direction) -> Tensor:
+def _central_difference(module: nn.Module, function: Function, direction: Direction) -> Tensor:
     tensors = _tensors(module)
     size = torch.stack([tensors[name].detach().double().norm() for name in direction]).norm()
     rate = torch.stack([tangent.double().norm() for tangent in direction.values()]).norm()

@@ -175,8 +175,8 @@ class BoundaryPoints:
         margin, value, alignment = float(one.margin[0]), float(one.value[0]), float(one.alignment[0])
         return (
             f"{start}; {self.norm} margin {margin:.4g} towards class {int(one.rival[0])}, {name} at the point "
-            f"{value:.3g} (at most {RESIDUAL:g} in size is on the boundary), alignment {alignment:.3f} (above {ALIGNMENT:g} is "
-            f"locally closest), slope {float(one.multiplier()[0]):.3g}"
+            f"{value:.3g} (on the boundary if at most {RESIDUAL:g} in size), alignment {alignment:.3f} (locally closest "
+            f"if above {ALIGNMENT:g}), slope {float(one.multiplier()[0]):.3g}"
         )
 
     def to_csv(self, path: str | os.PathLike[str], index: Sequence[int] | None = None) -> None:
