@@ -9,6 +9,8 @@ from dyart.boundary.speed import boundary_speed
 from dyart.boundary.update import update_direction
 from dyart.methods.dyart import DyART
 
+__version__ = "0.1.0"
+
 __all__ = [
     "BoundaryPoints",
     "Cost",

@@ -105,7 +105,7 @@ class BoundaryPoints:
     @property
     def free(self) -> Tensor:
         """Coordinates that the box does not pin at the point, ``[N, D]``."""
-        lower, upper = as_bounds(self.bounds, self.inputs)
+        lower, upper = as_bounds(self.bounds, self.inputs, check=False)
         return optimality.free_coordinates(self.points, self.gradient, self.orientation, lower, upper)
 
     def multiplier(self, box_aware: bool = True) -> Tensor:
@@ -162,8 +162,9 @@ class BoundaryPoints:
             code = torch.where(holds, number, code)
         return [checks[number][0] for number in code.tolist()]
 
-    def explain(self, index: int) -> str:
+    def explain(self, index: int | Tensor) -> str:
         """Say in a sentence what is known of one example's margin."""
+        index = int(index)
         one = self[index]
         verdict = one.verdict[0]
         name = "phi" if self.boundary == "exact" else "Phi"
@@ -175,8 +176,8 @@ class BoundaryPoints:
         margin, value, alignment = float(one.margin[0]), float(one.value[0]), float(one.alignment[0])
         return (
             f"{start}; {self.norm} margin {margin:.4g} towards class {int(one.rival[0])}, {name} at the point "
-            f"{value:.3g} (on the boundary if at most {RESIDUAL:g} in size), alignment {alignment:.3f} (locally closest "
-            f"if above {ALIGNMENT:g}), slope {float(one.multiplier()[0]):.3g}"
+            f"{value:.3g} (on the boundary if at most {RESIDUAL:g} in size), alignment {alignment:.3f} (locally "
+            f"closest if above {ALIGNMENT:g}), slope {float(one.multiplier()[0]):.3g}"
         )
 
     def to_csv(self, path: str | os.PathLike[str], index: Sequence[int] | None = None) -> None:

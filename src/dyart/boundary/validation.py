@@ -110,7 +110,7 @@ def as_bounds(bounds: Bounds, inputs: Tensor, check: bool = True) -> tuple[Tenso
     except (TypeError, ValueError):
         raise ValueError(f"bounds must be a pair (low, high) or None, got {bounds!r}") from None
     # Rounded to the inputs' dtype first, so that a point inside stays inside when it is rounded itself.
-    lower, upper = (torch.as_tensor(bound).to(inputs) for bound in (low, high))
+    lower, upper = (_as_tensor(bound, inputs) for bound in (low, high))
     if not check:
         return lower, upper
     for name, bound in (("lower", lower), ("upper", upper)):
@@ -128,6 +128,12 @@ def as_bounds(bounds: Bounds, inputs: Tensor, check: bool = True) -> tuple[Tenso
     if bool((lower > upper).any()):
         raise ValueError("bounds: the lower bound is above the upper one somewhere")
     return lower, upper
+
+
+def _as_tensor(bound: Bound, inputs: Tensor) -> Tensor:
+    if isinstance(bound, int | float):
+        return inputs.new_full((), bound)  # filled on the device: nothing is copied, nothing waits
+    return torch.as_tensor(bound).to(inputs)
 
 
 def describe_mismatch(model: Model, inputs: Tensor) -> str | None:

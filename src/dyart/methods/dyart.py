@@ -28,7 +28,7 @@ Keep = Literal["conditions", "optimal", "found"]
 
 KEEP: tuple[Keep, ...] = ("conditions", "optimal", "found")
 PROJECTION_ROUNDS = 8
-QUANTILES = (0.1, 0.5, 0.9)
+QUANTILES = (10, 50, 90)
 
 
 class DyART:
@@ -161,10 +161,8 @@ class DyART:
         shares = {"inside": points.inside, "found": points.found, "optimal": points.optimal, "used": used}
         metrics = {name: rows.float().mean() for name, rows in shares.items()}
         metrics["accuracy"] = (at_inputs.argmax(dim=1) == points.labels).float().mean()
-        levels = points.margin.new_tensor(QUANTILES)
-        quantiles = torch.nanquantile(points.margin, levels)
-        for level, quantile in zip(QUANTILES, quantiles, strict=True):
-            metrics[f"margin_q{round(100 * level)}"] = quantile
+        for percent in QUANTILES:
+            metrics[f"margin_q{percent}"] = torch.nanquantile(points.margin, percent / 100)
         shift = boundary_value(at_points, points.labels, self.boundary, self.beta) - points.value
         metrics["phi_shift"] = torch.where(used, shift, 0.0).sum() / used.sum().clamp(min=1)
         return metrics

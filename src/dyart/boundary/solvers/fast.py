@@ -13,8 +13,8 @@ from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
 from dyart.boundary.projections import project_onto_hyperplane
 
-PULL_BACK = 0.7
-OVERSHOOT = (1.05, 1.005)
+OVERSHOOT = (1.1, 1.005)
+PULL_BACK = (0.4, 0.9)
 
 
 def fast(
@@ -24,7 +24,7 @@ def fast(
     target: Tensor | None = None,
     tick: Tick = no_tick,
     overshoot: tuple[float, float] = OVERSHOOT,
-    pull_back: float = PULL_BACK,
+    pull_back: tuple[float, float] = PULL_BACK,
 ) -> tuple[Best, Evaluation]:
     """Search from ``start`` and return the closest point across the boundary, and the evaluation at the start.
 
@@ -36,8 +36,9 @@ def fast(
         steps: gradient evaluations, at least 2: the first is spent on ``start``.
         target: aim at this class until the boundary is crossed for the first time, ``[N]``.
         tick: called after every step.
-        overshoot: factors on the projections at the first and the last step; above 1 to land across.
-        pull_back: share of the displacement kept after a crossing.
+        overshoot: factor on the projections, above 1 to land across: at the first step and, linearly changed, the last.
+        pull_back: share of the displacement kept after a crossing, likewise. Small at first, to look for a closer
+            place; large in the end, to settle.
     """
     x, best = start, problem.nothing()
     aim = torch.ones_like(problem.labels, dtype=torch.bool)
@@ -51,10 +52,13 @@ def fast(
         tick()
         if step + 1 < steps:
             share = step / max(steps - 2, 1)
-            factor = overshoot[0] + (overshoot[1] - overshoot[0]) * share
-            x = _advance(problem, x, now, across, factor, pull_back)
+            x = _advance(problem, x, now, across, _between(overshoot, share), _between(pull_back, share))
     assert first is not None
     return best, first
+
+
+def _between(ends: tuple[float, float], share: float) -> float:
+    return ends[0] + (ends[1] - ends[0]) * share
 
 
 def _candidate(problem: Problem, x: Tensor, now: Evaluation, across: Tensor) -> Best:

@@ -1,0 +1,391 @@
+"""margin_loss: its value and its gradient, against closed forms and against the formula written out row by row."""
+
+import dataclasses
+import types
+
+import pytest
+import torch
+from networks import small_resnet, smooth_network, uniform
+from torch import Tensor, nn
+
+import dyart
+
+NORMS = ("linf", "l2")
+BOUNDARIES = ("exact", "soft")
+UNIT_BOX = (0.0, 1.0)
+
+
+def linear(features: int = 6, classes: int = 2, seed: int = 0) -> nn.Linear:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = nn.Linear(features, classes, dtype=torch.float64)
+        with torch.no_grad():
+            model.weight.mul_(3)
+            model.bias.copy_(-model.weight.sum(dim=1) / 2)  # the boundaries meet in the middle of the unit cube
+    return model
+
+
+def gradients_of(loss: Tensor, model: nn.Module) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+def assert_all_close(got: list[Tensor], wanted: list[Tensor], tolerance: float = 1e-5) -> None:
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * float(other.abs().max()) + 1e-12)
+
+
+def boxed_margin(phi: Tensor, normal: Tensor, x: Tensor, point: Tensor, norm: str) -> Tensor:
+    """Distance to {phi = 0} for a linear phi in the unit box, as a differentiable function of phi and its normal.
+
+    Which coordinates the box stops is read off the solution; between two changes of that set the distance is this.
+    """
+    room = torch.where(normal > 0, x, 1 - x)
+    stopped = ((point == 0) & (normal > 0)) | ((point == 1) & (normal < 0))
+    slope = normal.abs()
+    left = phi - (slope * room)[stopped].sum()
+    if norm == "linf":
+        return left / slope[~stopped].sum()
+    level = left / slope[~stopped].square().sum()
+    return ((level * slope[~stopped]).square().sum() + room[stopped].square().sum()).sqrt()
+
+
+def closed_form_margins(model: nn.Linear, found: dyart.BoundaryPoints) -> Tensor:
+    """The margins of a linear classifier of two classes, differentiable in its parameters; found rows only."""
+    margins = []
+    for x, y, point, use in zip(found.inputs, found.labels, found.points, found.found, strict=True):
+        if not use:
+            continue
+        normal = model.weight[y] - model.weight[1 - y]
+        phi = normal @ x + model.bias[y] - model.bias[1 - y]
+        if found.bounds is None:
+            margins.append(phi / torch.linalg.vector_norm(normal, ord=1 if found.norm == "linf" else 2))
+        else:
+            margins.append(boxed_margin(phi, normal, x, point, found.norm))
+    return torch.stack(margins)
+
+
+def search(model: nn.Module, x: Tensor, labels: Tensor | None = None, **options: object) -> dyart.BoundaryPoints:
+    return dyart.closest_boundary_points(model, x, labels, **{"tol": 1e-12, "bounds": None, "steps": 30, **options})
+
+
+def with_unfound_rows(norm: str = "linf") -> tuple[nn.Linear, dyart.BoundaryPoints]:
+    """Ten examples, of which the odd ones carry the wrong label: they have no margin."""
+    model, x = linear(), uniform(10, 6, seed=3, dtype=torch.float64)
+    right = model(x).argmax(dim=1)
+    found = search(model, x, torch.where(torch.arange(10) % 2 == 1, 1 - right, right), norm=norm)
+    assert found.found.tolist() == [True, False] * 5
+    assert found.margin[1::2].isnan().all()
+    return model, found
+
+
+@pytest.mark.parametrize("bounds", [None, UNIT_BOX], ids=["no box", "box"])
+@pytest.mark.parametrize("alpha", [3.0, 0.0])
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.parametrize("norm", NORMS)
+def test_linear_classifiers_have_the_value_and_gradient_of_the_closed_form(norm, boundary, alpha, bounds):
+    model = linear()
+    # Half of the coordinates at a bound: in the box the closed form differs from the one without.
+    x = (2 * uniform(16, 6, seed=1, dtype=torch.float64) - 0.5).clamp(0, 1)
+    found = search(model, x, norm=norm, boundary=boundary, bounds=bounds)
+    assert found.found.sum() >= 10
+    margins = closed_form_margins(model, found)
+    cost = dyart.ExponentialCost(alpha, r0=float(margins.median()) + 1e-6)
+    wanted = cost(margins).sum() / len(x)
+    got = dyart.margin_loss(model, found, cost)
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-8)
+    assert_all_close(gradients_of(got, model), gradients_of(wanted, model))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_linear_classifiers_of_many_classes_follow_the_closest_rival(norm):
+    model, x = linear(classes=5), uniform(16, 6, seed=2, dtype=torch.float64)
+    found = search(model, x, norm=norm, restarts=4)
+    logits, rows = model(x), torch.arange(16)
+    apart = model.weight[found.labels][:, None] - model.weight[None]
+    length = torch.linalg.vector_norm(apart, ord=1 if norm == "linf" else 2, dim=2)
+    to_each = (logits[rows, found.labels][:, None] - logits) / length
+    margins = to_each.masked_fill(nn.functional.one_hot(found.labels, 5).bool(), torch.inf).min(dim=1).values
+    cost = dyart.ExponentialCost(2.0, 10.0)
+    got, wanted = dyart.margin_loss(model, found, cost), cost(margins).mean()
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-8)
+    assert_all_close(gradients_of(got, model), gradients_of(wanted, model))
+
+
+def test_gradient_does_not_depend_on_how_the_loss_is_scaled_afterwards():
+    # The loss is a number with a hand-made gradient: the chain rule through it must still hold.
+    model = linear()
+    found = search(model, uniform(8, 6, dtype=torch.float64))
+    cost = dyart.ExponentialCost(3.0, 1.0)
+    plain = dyart.margin_loss(model, found, cost)
+    squared = dyart.margin_loss(model, found, cost).square()
+    wanted = [2 * float(plain) * gradient for gradient in gradients_of(plain, model)]
+    assert_all_close(gradients_of(squared, model), wanted, 1e-9)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_reductions(norm):
+    model, found = with_unfound_rows(norm)
+    cost = dyart.ExponentialCost(3.0, 1.0)
+    per_row = dyart.margin_loss(model, found, cost, reduction="none")
+    assert per_row.shape == (10,)
+    torch.testing.assert_close(per_row[found.found].detach(), cost(found.margin[found.found]))
+    total = dyart.margin_loss(model, found, cost, reduction="sum")
+    mean = dyart.margin_loss(model, found, cost, reduction="mean")
+    torch.testing.assert_close(total, per_row.sum())
+    # Over all ten rows, not over the five that were found.
+    torch.testing.assert_close(mean, per_row.sum() / 10)
+    torch.testing.assert_close(mean, dyart.margin_loss(model, found, cost))
+    wanted = gradients_of(per_row.sum() / 10, model)
+    assert_all_close(gradients_of(mean, model), wanted, 1e-9)
+    assert_all_close([gradient / 10 for gradient in gradients_of(total, model)], wanted, 1e-9)
+
+
+def test_a_bad_reduction_raises():
+    model, found = with_unfound_rows()
+    with pytest.raises(ValueError, match=r"reduction.*'median'"):
+        dyart.margin_loss(model, found, dyart.ExponentialCost(), reduction="median")
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.parametrize("norm", NORMS)
+def test_rows_without_a_point_add_exactly_nothing(norm, boundary):
+    model = smooth_network()
+    x = uniform(24, 12, dtype=torch.float64)
+    labels = torch.arange(24) % 4
+    found = search(model, x, labels, norm=norm, boundary=boundary)
+    assert 2 <= found.found.sum() <= 20
+    cost = dyart.ExponentialCost(3.0, 10.0)
+    per_row = dyart.margin_loss(model, found, cost, reduction="none")
+    assert (per_row[~found.found] == 0).all()
+    assert (per_row[found.found] > 0).all()
+    # Their forward pass takes part, their gradient does not.
+    unused = gradients_of(dyart.margin_loss(model, found, cost, reduction="none")[~found.found].sum(), model)
+    assert all((gradient == 0).all() for gradient in unused)
+    alone = dyart.margin_loss(model, found[found.found], cost, reduction="sum")
+    assert_all_close(
+        gradients_of(dyart.margin_loss(model, found, cost, reduction="sum"), model), gradients_of(alone, model), 1e-9
+    )
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_masked_rows_add_exactly_nothing(reduction):
+    model, found = with_unfound_rows()
+    cost = dyart.ExponentialCost(3.0, 1.0)
+    mask = torch.arange(10) < 5  # rows 0, 2 and 4 are left
+    got = dyart.margin_loss(model, found, cost, reduction=reduction, mask=mask)
+    keep = torch.tensor([0, 2, 4])
+    per_row = dyart.margin_loss(model, found[keep], cost, reduction="none")
+    if reduction == "none":
+        assert (got[~mask] == 0).all()
+        torch.testing.assert_close(got[keep], per_row)
+        got, scale = got.sum(), 1.0
+    else:
+        scale = 0.1 if reduction == "mean" else 1.0
+    wanted = scale * per_row.sum()
+    torch.testing.assert_close(got, wanted)
+    assert_all_close(gradients_of(got, model), gradients_of(wanted, model), 1e-9)
+
+
+def test_a_mask_cannot_bring_back_rows_without_a_point():
+    model, found = with_unfound_rows()
+    cost = dyart.ExponentialCost(3.0, 1.0)
+    everything = torch.ones(10, dtype=torch.bool)
+    got = dyart.margin_loss(model, found, cost, reduction="none", mask=everything)
+    torch.testing.assert_close(got, dyart.margin_loss(model, found, cost, reduction="none"), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("damage", ["margin", "gradient", "zero gradient", "all"])
+def test_damaged_rows_never_bring_nan(damage):
+    model, found = with_unfound_rows()
+    row = torch.arange(10) == 2
+    margin, gradient = found.margin, found.gradient
+    if damage in ("margin", "all"):
+        margin = torch.where(row, torch.nan, margin)
+    if damage in ("gradient", "all"):
+        gradient = torch.where(row[:, None], torch.nan, gradient)
+    if damage == "zero gradient":
+        gradient = torch.where(row[:, None], 0.0, gradient)
+    broken = dataclasses.replace(found, margin=margin, gradient=gradient)
+    # A flat row is left out by itself: dividing by its slope would give infinity. The others need the mask.
+    mask = None if damage == "zero gradient" else ~row
+    cost = dyart.ExponentialCost(3.0, 1.0)
+    per_row = dyart.margin_loss(model, broken, cost, reduction="none", mask=mask)
+    assert per_row[2] == 0
+    others = torch.arange(10)[~row]
+    torch.testing.assert_close(
+        per_row[others], dyart.margin_loss(model, found[others], cost, reduction="none"), rtol=1e-9, atol=0
+    )
+    wanted = gradients_of(dyart.margin_loss(model, found[others], cost, reduction="sum"), model)
+    assert_all_close(gradients_of(per_row.sum(), model), wanted, 1e-9)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_all_rows_masked_gives_zero_and_zero_gradients(reduction):
+    model, found = with_unfound_rows()
+    mask = torch.zeros(10, dtype=torch.bool)
+    loss = dyart.margin_loss(model, found, dyart.ExponentialCost(3.0, 1.0), reduction=reduction, mask=mask)
+    assert (loss == 0).all()
+    assert all((gradient == 0).all() for gradient in gradients_of(loss.sum(), model))
+
+
+def test_no_row_found_gives_zero_and_zero_gradients():
+    model, x = linear(), uniform(5, 6, dtype=torch.float64)
+    found = search(model, x, 1 - model(x).argmax(dim=1))
+    assert not found.found.any()
+    loss = dyart.margin_loss(model, found, dyart.ExponentialCost(3.0, 1.0))
+    assert loss == 0
+    assert all((gradient == 0).all() for gradient in gradients_of(loss, model))
+
+
+@pytest.mark.parametrize(("reduction", "shape"), [("mean", ()), ("sum", ()), ("none", (0,))])
+def test_an_empty_batch_costs_nothing(reduction, shape):
+    model, found = with_unfound_rows()
+    loss = dyart.margin_loss(model, found[torch.zeros(10, dtype=torch.bool)], dyart.ExponentialCost(), reduction)
+    assert loss.shape == shape
+    assert (loss == 0).all()
+
+
+def test_the_loss_of_an_empty_batch_can_be_differentiated():
+    # found[found.optimal] may well be empty early in a training; backward() must not fail then.
+    model, found = with_unfound_rows()
+    dyart.margin_loss(model, found[torch.zeros(10, dtype=torch.bool)], dyart.ExponentialCost()).backward()
+    assert all(parameter.grad is None or (parameter.grad == 0).all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_plain_function_as_cost(norm):
+    model, x = linear(), uniform(12, 6, seed=5, dtype=torch.float64)
+    found = search(model, x, norm=norm)
+    margins = closed_form_margins(model, found)
+    reach = float(margins.median())
+
+    def squared_hinge(margin: Tensor) -> Tensor:
+        return (reach - margin).clamp(min=0).square()
+
+    got, wanted = dyart.margin_loss(model, found, squared_hinge), squared_hinge(margins).mean()
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-8)
+    assert_all_close(gradients_of(got, model), gradients_of(wanted, model))
+
+
+def test_a_cost_may_bring_its_own_derivative():
+    class Doubled:
+        """Twice the true slope, so that it shows whose derivative was used."""
+
+        def __call__(self, margin: Tensor) -> Tensor:
+            return -margin
+
+        def derivative(self, margin: Tensor) -> Tensor:
+            return torch.full_like(margin, -2.0)
+
+    model = linear()
+    found = search(model, uniform(6, 6, dtype=torch.float64))
+    own = gradients_of(dyart.margin_loss(model, found, Doubled()), model)
+    by_autograd = gradients_of(dyart.margin_loss(model, found, lambda margin: -margin), model)
+    assert_all_close(own, [2 * gradient for gradient in by_autograd], 1e-9)
+
+
+def test_a_cost_that_is_infinite_at_zero_does_not_reach_rows_without_a_margin():
+    # Rows without a margin stand at zero inside: 1/R and its derivative are infinite there.
+    model, found = with_unfound_rows()
+    per_row = dyart.margin_loss(model, found, lambda margin: 1 / margin, reduction="none")
+    assert (per_row[1::2] == 0).all()
+    torch.testing.assert_close(per_row[::2].detach(), 1 / found.margin[::2])
+    assert all(gradient.isfinite().all() for gradient in gradients_of(per_row.sum(), model))
+
+
+def test_a_constant_cost_has_no_gradient():
+    model, found = with_unfound_rows()
+    loss = dyart.margin_loss(model, found, lambda margin: torch.full_like(margin, 0.5))
+    torch.testing.assert_close(loss.detach(), torch.tensor(0.25, dtype=torch.float64))
+    assert all((gradient == 0).all() for gradient in gradients_of(loss, model))
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.parametrize("norm", NORMS)
+def test_without_the_box_it_is_the_formula_of_the_paper_written_out(norm, boundary):
+    model, cost = smooth_network(), dyart.ExponentialCost(3.0, 0.4)
+    x = (2 * uniform(16, 12, seed=4, dtype=torch.float64) - 0.5).clamp(0, 1)
+    found = search(model, x, norm=norm, boundary=boundary, bounds=UNIT_BOX, beta=1.0)
+    wanted = [torch.zeros_like(parameter) for parameter in model.parameters()]
+    for i in found.found.nonzero()[:, 0].tolist():
+        point = found.points[i : i + 1].clone().requires_grad_()
+        z, y = model(point)[0], int(found.labels[i])
+        rivals = torch.cat([z[:y], z[y + 1 :]])
+        phi = z[y] - (rivals.max() if boundary == "exact" else torch.logsumexp(rivals, dim=0))
+        by_input, *by_parameter = torch.autograd.grad(phi, [point, *model.parameters()])
+        dual = by_input.abs().sum() if norm == "linf" else by_input.square().sum().sqrt()
+        margin = float((found.points[i] - x[i]).abs().max() if norm == "linf" else (found.points[i] - x[i]).norm())
+        weight = -torch.exp(torch.tensor(-3.0 * margin)) / dual if margin < 0.4 else 0.0
+        wanted = [total + weight * gradient / len(x) for total, gradient in zip(wanted, by_parameter, strict=True)]
+    got = gradients_of(dyart.margin_loss(model, found, cost, box_aware=False), model)
+    assert_all_close(got, wanted)
+    # And it is not what the default gives: many coordinates are pinned here.
+    boxed = gradients_of(dyart.margin_loss(model, found, cost), model)
+    assert any((one - other).abs().max() > 0.02 * other.abs().max() for one, other in zip(got, boxed, strict=True))
+
+
+def test_gradient_flows_to_the_parameters_alone():
+    model = smooth_network()
+    x = uniform(8, 12, dtype=torch.float64).requires_grad_()
+    found = search(model, x)
+    for field in dataclasses.fields(found):
+        value = getattr(found, field.name)
+        assert not (isinstance(value, Tensor) and value.requires_grad), field.name
+    model[0].weight.requires_grad_(False)
+    dyart.margin_loss(model, found, dyart.ExponentialCost(3.0, 10.0)).backward()
+    assert x.grad is None
+    assert model[0].weight.grad is None
+    assert (model[0].bias.grad != 0).any()
+    assert (model[4].weight.grad != 0).any()
+
+
+def test_the_search_leaves_no_gradients_behind():
+    model = smooth_network()
+    search(model, uniform(8, 12, dtype=torch.float64))
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_bfloat16_autocast_gives_a_float32_loss(boundary):
+    model, x = small_resnet("group"), uniform(8, 3, 8, 8)
+    found = dyart.closest_boundary_points(model, x, boundary=boundary, steps=15)
+    cost = dyart.ExponentialCost(3.0, 1.0)
+    seen = []
+    handle = model.head.register_forward_hook(lambda *args: seen.append(args[-1].dtype))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = dyart.margin_loss(model, found, cost)
+    handle.remove()
+    assert seen == [torch.bfloat16]
+    assert loss.dtype == torch.float32
+    # The value comes from the margins, not from the rounded logits.
+    torch.testing.assert_close(loss.detach(), cost(found.margin).mean())
+    rough = torch.cat([gradient.flatten() for gradient in gradients_of(loss, model)])
+    exact = torch.cat([g.flatten() for g in gradients_of(dyart.margin_loss(model, found, cost), model)])
+    assert torch.cosine_similarity(rough, exact, dim=0) > 0.98
+    assert 0.9 < rough.norm() / exact.norm() < 1.1
+
+
+def test_the_batch_norm_mode_is_the_models_own():
+    model = small_resnet("batch")
+    found = dyart.closest_boundary_points(model, uniform(8, 3, 8, 8), steps=15)
+    cost = dyart.ExponentialCost(3.0, 1.0)
+    in_eval = gradients_of(dyart.margin_loss(model, found, cost), model)
+    before = model.norm.running_mean.clone()
+    assert torch.equal(before, model.norm.running_mean)
+    model.train()
+    in_train = gradients_of(dyart.margin_loss(model, found, cost), model)
+    assert model.training
+    assert not torch.equal(before, model.norm.running_mean)
+    assert any((one - other).abs().max() > 0.1 * other.abs().max() for one, other in zip(in_train, in_eval, strict=True))
+
+
+def test_a_callable_with_logits_in_its_output():
+    model, x = linear(), uniform(6, 6, dtype=torch.float64)
+
+    def wrapped(inputs: Tensor) -> types.SimpleNamespace:
+        return types.SimpleNamespace(logits=model(inputs))
+
+    cost = dyart.ExponentialCost(3.0, 1.0)
+    got = dyart.margin_loss(wrapped, search(wrapped, x), cost)
+    wanted = dyart.margin_loss(model, search(model, x), cost)
+    assert_all_close(gradients_of(got, model), gradients_of(wanted, model), 1e-9)
