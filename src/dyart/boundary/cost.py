@@ -42,6 +42,8 @@ class ExponentialCost:
             raise ValueError(f"alpha must be finite and at least 0, got {self.alpha}")
         if not self.r0 > 0:
             raise ValueError(f"r0 must be positive, got {self.r0}")
+        if self.alpha == 0 and math.isinf(self.r0):
+            raise ValueError("alpha = 0 needs a finite r0: the linear cost is r0 - R")
 
     def __call__(self, margin: Tensor) -> Tensor:
         """Return h(R)."""

@@ -75,8 +75,11 @@ def _reach(problem: Problem, best: Best, displacement: Tensor) -> Tensor:
     """Return how far each coordinate would go at the full ball if the box did not stop it, ``[N, D]``."""
     if problem.norm == "linf":
         return best.distance[:, None].expand_as(displacement)
+    moved = displacement.abs()
     free = free_coordinates(best.points, best.gradient, torch.ones_like(best.value), problem.low, problem.high)
+    if problem.norm == "l1":
+        # The steepest coordinates are the pinned ones: they went first, and come back last.
+        return torch.where(free, moved, 1000 * moved)
     steepness = norm_of(best.gradient * free, "l2")
     pace = norm_of(displacement * free, "l2") / torch.where(steepness > 0, steepness, 1.0)
-    unboxed = torch.maximum(displacement.abs(), pace[:, None] * best.gradient.abs())
-    return torch.where(free, displacement.abs(), unboxed)
+    return torch.where(free, moved, torch.maximum(moved, pace[:, None] * best.gradient.abs()))

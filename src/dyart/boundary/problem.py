@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dyart.boundary.margins import Boundary, at_least_float32, boundary_value, closest_rival
+from dyart.boundary.margins import Boundary, at_least_float32, boundary_value, closest_rival, rivals_by_logit
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.norms import Norm, flat
 from dyart.boundary.norms import norm as norm_of
@@ -99,19 +99,28 @@ class Problem:
             value = self.orient(boundary_value(logits, self.labels, self.boundary, self.beta))
             followed = value
             if target is not None and aim is not None:
-                scores = at_least_float32(logits)
-                against = scores.gather(1, self.labels[:, None]) - scores.gather(1, target[:, None])
-                followed = torch.where(aim & (value >= 0), self.orient(against[:, 0]), value)
-            if not followed.requires_grad:
-                raise ValueError(
-                    "the logits do not depend on the inputs through differentiable operations: the model must be "
-                    "made of torch operations with gradients (no .detach(), argmax, rounding or numpy on the way)"
-                )
-            (gradient,) = torch.autograd.grad(followed.sum(), points)
-        self.backward += 1
+                followed = torch.where(aim & (value >= 0), self._against(logits, target), value)
+            gradient = self._gradient(followed, points)
         logits = logits.detach()
         rival, correct = closest_rival(logits, self.labels), logits.argmax(dim=1) == self.labels
         return Evaluation(value.detach(), followed.detach(), gradient, rival, correct)
+
+    def linearise(self, x: Tensor, rivals: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return values ``[M, N]`` and gradients ``[M, N, D]`` of pieces of the boundary at ``x``.
+
+        The pieces are those against ``rivals``, ``[N, M]``; None: against all other classes, or the one piece of the
+        soft boundary. One forward pass and M backward passes.
+        """
+        with torch.enable_grad():
+            points = x.detach().requires_grad_()
+            logits = self._logits(points)
+            if rivals is None and self.boundary == "soft":
+                pieces = [self.orient(boundary_value(logits, self.labels, self.boundary, self.beta))]
+            else:
+                rivals = rivals_by_logit(logits.detach(), self.labels) if rivals is None else rivals
+                pieces = [self._against(logits, rival) for rival in rivals.unbind(dim=1)]
+            gradients = [self._gradient(piece, points, keep=True) for piece in pieces]
+        return torch.stack(pieces).detach(), torch.stack(gradients)
 
     def value(self, x: Tensor) -> Tensor:
         """Return the oriented value at ``x``: one forward pass."""
@@ -121,6 +130,21 @@ class Problem:
     def _logits(self, x: Tensor) -> Tensor:
         self.forward += 1
         return logits_of(self.model(x.to(self.inputs.dtype).reshape(self.inputs.shape)))
+
+    def _against(self, logits: Tensor, rival: Tensor) -> Tensor:
+        scores = at_least_float32(logits)
+        difference = scores.gather(1, self.labels[:, None]) - scores.gather(1, rival[:, None])
+        return self.orient(difference[:, 0])
+
+    def _gradient(self, values: Tensor, points: Tensor, keep: bool = False) -> Tensor:
+        if not values.requires_grad:
+            raise ValueError(
+                "the logits do not depend on the inputs through differentiable operations: the model must be made of "
+                "torch operations with gradients (no .detach(), argmax, rounding or numpy on the way)"
+            )
+        self.backward += 1
+        (gradient,) = torch.autograd.grad(values.sum(), points, retain_graph=keep)
+        return gradient
 
     def orient(self, value: Tensor) -> Tensor:
         """Return ``value`` with the sign that makes it positive on the inputs' side."""

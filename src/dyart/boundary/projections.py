@@ -1,4 +1,4 @@
-"""The closest point of a hyperplane inside a box, for p = inf and p = 2.
+"""The closest point of a hyperplane inside a box, for p = inf, 2 and 1.
 
 For an origin t, a hyperplane {z : offset + g.(z - t) = 0} and a box, the shortest displacement moves every
 coordinate against the gradient, as far as its pace times a common level L, or as far as the box leaves room:
@@ -7,6 +7,8 @@ coordinate against the gradient, as far as its pace times a common level L, or a
 
 with pace 1 for p = inf and |g_i| for p = 2. The left side is concave, piecewise linear and increasing in L:
 Newton's method from below rises monotonically and lands exactly. No sort, no search over breakpoints.
+
+For p = 1 the steepest coordinates go first, each as far as the box leaves room: an order instead of a level.
 """
 
 import torch
@@ -33,10 +35,10 @@ def project_onto_hyperplane(
         origin: ``[N, D]``, inside the box.
         gradient: ``[N, D]``, the hyperplane's normal.
         offset: ``[N]``, value of the affine function at the origin.
-        norm: ``"linf"`` or ``"l2"``.
+        norm: ``"linf"``, ``"l2"`` or ``"l1"``.
         lower: lower end of the box, broadcastable to ``[N, D]``; both ends or none.
         upper: upper end of the box.
-        rounds: number of Newton rounds. A fixed number runs without host synchronisation and, when too
+        rounds: number of Newton rounds (p = inf, 2). A fixed number runs without host synchronisation and, when too
             small, stops short of the plane, never beyond it. None: until nothing changes.
 
     Returns:
@@ -47,14 +49,19 @@ def project_onto_hyperplane(
     slope = gradient.abs() / torch.where(largest > 0, largest, 1.0)
     needed = offset.abs()[:, None] / torch.where(largest > 0, largest, 1.0)
     direction = -offset.sign()[:, None] * gradient.sign()
-    pace = torch.ones_like(slope) if norm == "linf" else slope
+    if lower is None or upper is None:
+        room = torch.where(direction == 0, 0.0, torch.inf)
+    else:
+        room = torch.where(direction < 0, origin - lower, upper - origin).clamp(min=0)
+        room = torch.where(direction == 0, 0.0, room)
+    if norm == "l1":
+        return direction * _steepest_first(needed, slope, room)
 
+    pace = torch.ones_like(slope) if norm == "linf" else slope
     gain = slope * pace
     level = needed / _positive(gain.sum(dim=1, keepdim=True))
     if lower is None or upper is None:
         return direction * (level * pace)
-    room = torch.where(direction < 0, origin - lower, upper - origin).clamp(min=0)
-    room = torch.where(direction == 0, 0.0, room)
     level, exhausted = _fill(level, needed, slope, pace, gain, room, rounds)
     return direction * torch.where(exhausted, room, torch.minimum(level * pace, room))
 
@@ -75,6 +82,16 @@ def _fill(
         before, stopped = stopped, level * pace >= room
         if done == rounds or (rounds is None and torch.equal(before, stopped)):
             return level, exhausted
+
+
+def _steepest_first(needed: Tensor, slope: Tensor, room: Tensor) -> Tensor:
+    """Return how far each coordinate moves if the steepest ones use up their room first."""
+    steepness, order = slope.sort(dim=1, descending=True)
+    room = room.gather(1, order)
+    gain = torch.where(steepness > 0, steepness * room, 0.0)
+    before = torch.cat([torch.zeros_like(needed), gain.cumsum(dim=1)[:, :-1]], dim=1)
+    moved = torch.minimum((needed - before).clamp(min=0) / _positive(steepness), room)
+    return torch.zeros_like(moved).scatter(1, order, torch.where(steepness > 0, moved, 0.0))
 
 
 def _positive(x: Tensor) -> Tensor:

@@ -1,22 +1,26 @@
-"""Where the second and later searches begin, and which class they aim at."""
+"""Which class a search aims at, and where it begins."""
 
 import torch
 from torch import Tensor
 
+from dyart.boundary.margins import rivals_by_logit
+from dyart.boundary.norms import dual_norm
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.problem import Best, Problem
 
 
-def next_rivals(rivals: Tensor, found_rival: Tensor) -> Tensor:
-    """Return the classes to aim at in turn, ``[N, K-2]``: all rivals but the one that the first search found.
+def nearest_rivals(problem: Problem, logits: Tensor, most: int) -> Tensor:
+    """Return the classes to aim at, nearest first, ``[N, M]``: the ``most`` likeliest, by linearised distance.
 
-    Args:
-        rivals: all other classes, likeliest first, ``[N, K-1]``.
-        found_rival: ``[N]``; -1 where nothing was found (then the likeliest rival is left out).
+    Cost: one forward and M backward passes, M = min(most, K - 1); none for M = 1.
     """
-    tried = rivals == found_rival[:, None]
-    tried[:, 0] |= ~tried.any(dim=1)
-    return rivals[~tried].reshape(len(rivals), -1)
+    rivals = rivals_by_logit(logits, problem.labels)[:, :most]
+    if rivals.shape[1] == 1:
+        return rivals
+    values, gradients = problem.linearise(problem.origin, rivals)
+    slopes = dual_norm(gradients.flatten(0, 1), problem.norm).reshape(values.shape)
+    distance = values.abs() / slopes.clamp(min=torch.finfo(slopes.dtype).tiny)
+    return rivals.gather(1, distance.argsort(dim=0).T)
 
 
 def random_start(problem: Problem, best: Best, index: Tensor, seed: int, restart: int) -> Tensor:

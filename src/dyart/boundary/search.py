@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dyart.boundary import optimality, validation
-from dyart.boundary.margins import BOUNDARIES, Boundary, boundary_value, rivals_by_logit
+from dyart.boundary.margins import BOUNDARIES, Boundary, boundary_value
 from dyart.boundary.model import (
     Model,
     evaluation_mode,
@@ -15,16 +15,14 @@ from dyart.boundary.model import (
     logits_of,
     unchanged,
 )
-from dyart.boundary.norms import Norm
+from dyart.boundary.norms import NORMS, Norm
 from dyart.boundary.points import BoundaryPoints, Passes
 from dyart.boundary.polish import polish
 from dyart.boundary.problem import Best, Problem
 from dyart.boundary.progress import Counter, Progress
-from dyart.boundary.restarts import next_rivals, random_start
-from dyart.boundary.solvers import SOLVERS
+from dyart.boundary.restarts import nearest_rivals, random_start
+from dyart.boundary.solvers import AIMING, SOLVERS
 from dyart.boundary.validation import Bounds, as_bounds
-
-SEARCH_NORMS: tuple[Norm, ...] = ("linf", "l2")
 
 
 def closest_boundary_points(
@@ -44,6 +42,7 @@ def closest_boundary_points(
     validate: bool = True,
     progress: Progress = False,
     signed: bool = False,
+    rivals: int = 9,
 ) -> BoundaryPoints:
     """Find the closest point of the decision boundary for every example, and say how good it is.
 
@@ -52,29 +51,33 @@ def closest_boundary_points(
     the same afterwards. Every point reported as found was evaluated on the other side of the boundary, inside the
     bounds.
 
-    Cost: one forward pass, then ``steps`` forward and backward passes per restart, whatever the number of classes;
-    with ``tol`` a few forward passes and one gradient evaluation more. Examples without a margin take no part.
+    Cost: one forward pass; one more and a backward pass for each of the ``rivals``, once; then ``steps`` forward and
+    backward passes per restart, whatever the number of classes. ``tol`` adds a few forward passes and one gradient
+    evaluation. Examples without a margin take no part.
 
     Args:
         model: any callable from inputs to logits ``[N, K]`` (or to an object with ``.logits``), K >= 2.
         inputs: ``[N, ...]``, floating point, inside the bounds. Normalisation belongs inside the model.
         labels: ``[N]``, integers; None: the model's own predictions.
-        norm: ``"linf"`` or ``"l2"``.
+        norm: ``"linf"``, ``"l2"`` or ``"l1"``.
         boundary: ``"exact"`` (zero set of ``logit_margin``) or ``"soft"`` (of ``soft_logit_margin``).
         beta: inverse temperature of the soft boundary.
         steps: gradient evaluations per restart, at least 2.
-        restarts: searches per example; the closest point counts. The second and later ones aim at the other
-            classes from the largest logit down, then start at random places.
+        restarts: searches per example; the closest point counts. The first aims at the nearest rival class, the
+            next at the second nearest, and so on; when all ``rivals`` have had their turn, they start at random.
         bounds: ``(low, high)``, numbers or tensors that broadcast to one example; None: no bounds.
-        solver: the search, by name.
+        solver: ``"fast"``, or ``"fab"``, the classic search that linearises against every rival at every step (2
+            forward and K - 1 backward passes each; its restarts are random).
         tol: if given, slide the points onto the boundary until ``-tol <= value <= 0``.
         batch_size: examples per forward pass; None: all at once.
         seed: of the random starts. An example's draws depend on the seed, the restart and its index alone.
         validate: check inputs, labels, bounds and logits before any work (costs host synchronisation).
         progress: True for a progress line on stderr, or a callable ``(done, total)``.
         signed: also search from examples outside their class; their margin is minus the distance to it.
+        rivals: how many other classes, likeliest first, are compared at the input for the one to aim at. 1: no
+            comparison and no cost; the search follows the largest rival from the start.
     """
-    _check_options(norm, boundary, beta, steps, restarts, solver, tol, batch_size)
+    _check_options(norm, boundary, beta, steps, restarts, solver, tol, batch_size, rivals)
     if validate:
         validation.check_inputs(inputs, bounds)
         if labels is not None:
@@ -104,7 +107,7 @@ def closest_boundary_points(
         cost = Passes(forward=min(len(inputs), 1), backward=0)
         for chunk in chunks:
             part = whole.part(chunk, torch.where(inside[chunk], 1.0, -1.0).to(input_value) if signed else None)
-            solved = _solve(part, logits[chunk], chunk, solver, steps, restarts, seed, counter)
+            solved = _solve(part, logits[chunk], rivals, chunk, solver, steps, restarts, seed, counter)
             if tol is not None:
                 solved = polish(part, solved, part.orient(input_value[chunk]), tol)
             best = best.insert(chunk, part.unorient(solved))
@@ -152,6 +155,7 @@ def assemble(
 def _solve(
     problem: Problem,
     logits: Tensor,
+    rivals: int,
     index: Tensor,
     solver: str,
     steps: int,
@@ -160,16 +164,13 @@ def _solve(
     counter: Counter,
 ) -> Best:
     """Run all restarts of one chunk and return the closest points."""
-    search = SOLVERS[solver]
-    best, _ = search(problem, problem.origin, steps, tick=counter.tick)
-    rivals = next_rivals(rivals_by_logit(logits, problem.labels), best.rival) if restarts > 1 else logits[:, :0]
-    for restart in range(1, restarts):
-        if restart <= rivals.shape[1]:
-            start, target = problem.origin, rivals[:, restart - 1]
-        else:
-            start, target = random_start(problem, best, index, seed, restart), None
-        again, _ = search(problem, start, steps, target=target, tick=counter.tick)
-        best = best.closer(again)
+    search, best = SOLVERS[solver], problem.nothing()
+    targets = nearest_rivals(problem, logits, rivals if solver in AIMING else 1)
+    choice = targets.shape[1]
+    for restart in range(restarts):
+        start = problem.origin if restart < choice else random_start(problem, best, index, seed, restart)
+        target = targets[:, restart] if restart < choice and choice > 1 else None
+        best = best.closer(search(problem, start, steps, target=target, tick=counter.tick))
     return best
 
 
@@ -200,13 +201,15 @@ def _check_options(
     solver: str,
     tol: float | None,
     batch_size: int | None,
+    rivals: int,
 ) -> None:
-    validation.check_choice("norm", norm, SEARCH_NORMS)
+    validation.check_choice("norm", norm, NORMS)
     validation.check_choice("boundary", boundary, BOUNDARIES)
     validation.check_choice("solver", solver, tuple(SOLVERS))
     validation.check_positive("beta", beta)
     validation.check_count("steps", steps, 2)
     validation.check_count("restarts", restarts, 1)
+    validation.check_count("rivals", rivals, 1)
     if tol is not None:
         validation.check_positive("tol", tol)
     if batch_size is not None:

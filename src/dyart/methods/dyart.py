@@ -17,11 +17,11 @@ from dyart.boundary.cost import Cost, ExponentialCost, check_cost
 from dyart.boundary.gradient import margin_costs
 from dyart.boundary.margins import BOUNDARIES, Boundary, boundary_value
 from dyart.boundary.model import Model, evaluation_mode, logits_of
-from dyart.boundary.norms import Norm
+from dyart.boundary.norms import NORMS, Norm
 from dyart.boundary.points import BoundaryPoints, Passes
 from dyart.boundary.problem import Problem
-from dyart.boundary.search import SEARCH_NORMS, assemble
-from dyart.boundary.solvers.fast import fast
+from dyart.boundary.search import assemble
+from dyart.boundary.solvers.fast import fast_with_start
 from dyart.boundary.validation import Bounds, as_bounds
 
 Keep = Literal["conditions", "optimal", "found"]
@@ -46,7 +46,7 @@ class DyART:
         steps: gradient evaluations of the search, at least 2.
         search_model: what the search calls instead of the model, e.g. a compiled copy that shares its weights, in
             eval mode.
-        norm: ``"linf"`` or ``"l2"``.
+        norm: ``"linf"``, ``"l2"`` or ``"l1"``.
         boundary: ``"soft"`` (the paper's) or ``"exact"``.
         bounds: of the inputs, ``(low, high)`` or None.
         cost: a cost h of one's own instead of alpha and r0 (see ``Cost``); margins from r0 on still take no part.
@@ -76,7 +76,7 @@ class DyART:
         box_aware: bool = True,
     ) -> None:
         """Check and keep the settings; a cost of one's own is checked for what the paper asks of it."""
-        validation.check_choice("norm", norm, SEARCH_NORMS)
+        validation.check_choice("norm", norm, NORMS)
         validation.check_choice("boundary", boundary, BOUNDARIES)
         validation.check_choice("keep", keep, KEEP)
         validation.check_positive("beta", beta)
@@ -126,7 +126,7 @@ class DyART:
             net, inputs, labels.long(), self.norm, self.boundary, self.beta, *box, rounds=PROJECTION_ROUNDS
         )
         with evaluation_mode(net):
-            best, first = fast(problem, problem.origin, self.steps)
+            best, first = fast_with_start(problem, problem.origin, self.steps)
         # An input outside its class counts as its own crossing; it has no margin.
         best = best.where(first.value > 0, problem.nothing())
         cost = Passes(problem.forward, problem.backward)

@@ -1,8 +1,24 @@
-"""Boundary searches, by name."""
+"""Boundary searches, by name: ``solver(problem, start, steps, target=None, tick=...)`` returns the closest points."""
 
-from collections.abc import Callable
+from typing import Protocol
 
-from dyart.boundary.problem import Best, Evaluation
+from torch import Tensor
+
+from dyart.boundary.problem import Best, Problem, Tick, no_tick
+from dyart.boundary.solvers.fab import fab
 from dyart.boundary.solvers.fast import fast
 
-SOLVERS: dict[str, Callable[..., tuple[Best, Evaluation]]] = {"fast": fast}
+
+class Solver(Protocol):
+    """A boundary search on a whole batch."""
+
+    def __call__(
+        self, problem: Problem, start: Tensor, steps: int, target: Tensor | None = None, tick: Tick = no_tick
+    ) -> Best:
+        """Search from ``start``, aiming at the class ``target`` if given, and return the closest points."""
+        ...
+
+
+SOLVERS: dict[str, Solver] = {"fast": fast, "fab": fab}
+AIMING = ("fast",)
+"""Solvers that need to be told which rival to aim at; the others look at all of them."""

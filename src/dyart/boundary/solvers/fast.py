@@ -23,10 +23,8 @@ def fast(
     steps: int,
     target: Tensor | None = None,
     tick: Tick = no_tick,
-    overshoot: tuple[float, float] = OVERSHOOT,
-    pull_back: tuple[float, float] = PULL_BACK,
-) -> tuple[Best, Evaluation]:
-    """Search from ``start`` and return the closest point across the boundary, and the evaluation at the start.
+) -> Best:
+    """Search from ``start`` and return the closest point across the boundary.
 
     Cost: ``steps`` forward and backward passes. No host synchronisation if ``problem.rounds`` is a number.
 
@@ -36,7 +34,29 @@ def fast(
         steps: gradient evaluations, at least 2: the first is spent on ``start``.
         target: aim at this class until the boundary is crossed for the first time, ``[N]``.
         tick: called after every step.
-        overshoot: factor on the projections, above 1 to land across: at the first step and, linearly changed, the last.
+    """
+    return fast_with_start(problem, start, steps, target, tick)[0]
+
+
+def fast_with_start(
+    problem: Problem,
+    start: Tensor,
+    steps: int,
+    target: Tensor | None = None,
+    tick: Tick = no_tick,
+    overshoot: tuple[float, float] = OVERSHOOT,
+    pull_back: tuple[float, float] = PULL_BACK,
+) -> tuple[Best, Evaluation]:
+    """Search as ``fast`` does, and also return the evaluation at the start.
+
+    Args:
+        problem: the batch.
+        start: ``[N, D]``, inside the box.
+        steps: gradient evaluations.
+        target: class to aim at.
+        tick: called after every step.
+        overshoot: factor on the way to the hyperplane, above 1 to land across it: at the first step and, changed
+            linearly, at the last.
         pull_back: share of the displacement kept after a crossing, likewise. Small at first, to look for a closer
             place; large in the end, to settle.
     """
@@ -69,21 +89,21 @@ def _candidate(problem: Problem, x: Tensor, now: Evaluation, across: Tensor) -> 
 def _advance(
     problem: Problem, x: Tensor, now: Evaluation, across: Tensor, overshoot: float, pull_back: float
 ) -> Tensor:
-    origin, gradient = problem.origin, now.gradient
+    origin = problem.origin
     base = torch.where(across[:, None], origin + pull_back * (x - origin), x)
-    from_base = _onto_boundary(problem, base, x, now)
-    from_origin = _onto_boundary(problem, origin, x, now)
+    from_base = _onto_boundary(problem, base, x, now, overshoot)
+    from_origin = _onto_boundary(problem, origin, x, now, overshoot)
     near, far = norm_of(from_base, problem.norm), norm_of(from_origin, problem.norm)
     bias = (near / torch.where(near + far > 0, near + far, 1.0))[:, None]
-    moved = (1 - bias) * (base + overshoot * from_base) + bias * (origin + overshoot * from_origin)
+    moved = (1 - bias) * (base + from_base) + bias * (origin + from_origin)
     # A gradient that overflowed says nothing: start again from the input.
-    usable = moved.isfinite().all(dim=1) & gradient.isfinite().all(dim=1)
+    usable = moved.isfinite().all(dim=1) & now.gradient.isfinite().all(dim=1)
     return problem.into_box(torch.where(usable[:, None], moved, origin))
 
 
-def _onto_boundary(problem: Problem, origin: Tensor, x: Tensor, now: Evaluation) -> Tensor:
-    """Return the displacement from ``origin`` onto the boundary as linearised at ``x``."""
-    offset = now.followed + (now.gradient * (origin - x)).sum(dim=1)
+def _onto_boundary(problem: Problem, origin: Tensor, x: Tensor, now: Evaluation, overshoot: float) -> Tensor:
+    """Return the displacement from ``origin`` onto, and a little beyond, the boundary as linearised at ``x``."""
+    offset = overshoot * (now.followed + (now.gradient * (origin - x)).sum(dim=1))
     return project_onto_hyperplane(
         origin, now.gradient, offset, problem.norm, problem.low, problem.high, problem.rounds
     )

@@ -1,0 +1,59 @@
+"""The classic FAB search (Croce and Hein, 2020), with the paper's soft variant: the yardstick for the fast one.
+
+Every iteration linearises the boundary against each rival class (K - 1 backward passes; one for the soft boundary or a
+single target), takes the closest hyperplane, moves to a mixture of the projections of the point and of the input, and
+spends another forward pass to test the new point. The mixture is capped at ``BIAS`` per example.
+"""
+
+import torch
+from torch import Tensor
+
+from dyart.boundary.norms import dual_norm
+from dyart.boundary.norms import norm as norm_of
+from dyart.boundary.problem import Best, Problem, Tick, no_tick
+from dyart.boundary.projections import project_onto_hyperplane
+
+BIAS = 0.1
+OVERSHOOT = 1.05
+PULL_BACK = 0.9
+
+
+def fab(problem: Problem, start: Tensor, steps: int, target: Tensor | None = None, tick: Tick = no_tick) -> Best:
+    """Search from ``start`` and return the closest point across the boundary.
+
+    Cost: per step 2 forward and K - 1 backward passes (1 for the soft boundary or with a target), and one gradient
+    evaluation at the end, at the points found.
+
+    Args:
+        problem: the batch.
+        start: ``[N, D]``, inside the box.
+        steps: iterations.
+        target: linearise against this class alone, ``[N]``.
+        tick: called after every step.
+    """
+    origin, x, best = problem.origin, start, problem.nothing()
+    for _ in range(steps):
+        values, gradients = problem.linearise(x, None if target is None else target[:, None])
+        slopes = dual_norm(gradients.flatten(0, 1), problem.norm).reshape(values.shape)
+        nearest = (values.abs() / slopes.clamp(min=1e-12)).argmin(dim=0)
+        rows = torch.arange(len(x), device=x.device)
+        value, gradient = values[nearest, rows], gradients[nearest, rows]
+        from_x = _onto(problem, x, gradient, value)
+        from_origin = _onto(problem, origin, gradient, value + (gradient * (origin - x)).sum(dim=1))
+        near, far = norm_of(from_x, problem.norm), norm_of(from_origin, problem.norm)
+        bias = (near / torch.where(near + far > 0, near + far, 1.0)).clamp(max=BIAS)[:, None]
+        moved = (1 - bias) * (x + OVERSHOOT * from_x) + bias * (origin + OVERSHOOT * from_origin)
+        usable = moved.isfinite().all(dim=1)
+        x = problem.into_box(torch.where(usable[:, None], moved, origin))
+        value = problem.value(x)
+        across = value < 0
+        distance = torch.where(across, problem.distance(x), torch.inf)
+        best = best.closer(best._replace(distance=distance, points=x, value=value))
+        x = torch.where(across[:, None], problem.into_box(origin + PULL_BACK * (x - origin)), x)
+        tick()
+    now = problem.evaluate(best.points)
+    return best._replace(gradient=now.gradient, rival=now.rival).where(best.found, problem.nothing())
+
+
+def _onto(problem: Problem, origin: Tensor, gradient: Tensor, offset: Tensor) -> Tensor:
+    return project_onto_hyperplane(origin, gradient, offset, problem.norm, problem.low, problem.high, problem.rounds)
