@@ -10,8 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import dyart
 
@@ -33,6 +34,13 @@ def autoattack_resnet18(device: torch.device) -> nn.Module:
     weights = files("pyautoattack.examples") / "model_test.pt"
     network.load_state_dict(torch.load(str(weights), map_location="cpu", weights_only=True))
     return network.to(device).eval()
+
+
+def load_images(path: Path | None, count: int) -> Tensor:
+    """The first ``count`` images of a .npy of uint8 [N, H, W, C], as [N, C, H, W] in [0, 1]; noise without a path."""
+    if path is None:
+        return torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    return torch.from_numpy(np.load(path)[:count]).permute(0, 3, 1, 2).contiguous().float() / 255
 
 
 def side_by_side(

@@ -9,13 +9,12 @@ Network: the ResNet-18 of the pyautoattack wheel. Images: uniform noise unless -
 import argparse
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dyart
-from harness import RESULTS, autoattack_resnet18, side_by_side, write
+from harness import RESULTS, autoattack_resnet18, load_images, side_by_side, write
 
 
 def main() -> None:
@@ -32,7 +31,7 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(0)
     model = autoattack_resnet18(device)
-    images = load(options.images, options.batch).to(device)
+    images = load_images(options.images, options.batch).to(device)
     found = dyart.closest_boundary_points(model, images, steps=options.steps)
     labels = found.labels
     update = dyart.update_direction(model, loss=lambda: F.cross_entropy(model(images), labels))
@@ -86,13 +85,6 @@ def per_sample_speed(model: nn.Module, found: dyart.BoundaryPoints, update: dict
     gradients = torch.func.vmap(torch.func.grad(value), (None, 0, 0))(parameters, found.points, found.labels)
     rates = sum((gradients[name].flatten(1) @ update[name].flatten()) for name in update)
     return rates / found.multiplier()
-
-
-def load(path: Path | None, count: int) -> Tensor:
-    if path is None:
-        return torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    images = np.load(path)[:count]
-    return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous().float() / 255
 
 
 if __name__ == "__main__":

@@ -1,5 +1,9 @@
 """Small networks for the tests, each with a fixed initialisation that leaves the global random state alone."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -8,7 +12,9 @@ from torch import Tensor, nn
 torch.set_num_threads(1)
 
 
-def smooth_network(features: int = 12, classes: int = 4, width: int = 24, gain: float = 1.6, seed: int = 0) -> nn.Module:
+def smooth_network(
+    features: int = 12, classes: int = 4, width: int = 24, gain: float = 1.6, seed: int = 0
+) -> nn.Module:
     """A tanh network in float64; ``gain`` above 1 bends its boundaries, so that curvature matters."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -124,6 +130,15 @@ def random_like(network: nn.Module, seed: int = 0, scale: float = 1.0) -> dict[s
 def uniform(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     """Uniform numbers in [0, 1) from a generator of their own."""
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Compute without oneDNN, whose bfloat16 kernels crash on virtual machines that announce AMX and do not have it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="TF32 acceleration on top of oneDNN")
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
 
 
 def _spread(network: nn.Module, head: nn.Linear, inputs: Tensor, size: float = 2.0) -> None:

@@ -136,7 +136,7 @@ def test_bad_r0_is_refused(r0):
 
 def test_linear_cost_without_threshold_is_refused():
     """h = r0 - R has no finite value there."""
-    with pytest.raises(ValueError, match="r0"):
+    with pytest.raises(ValueError, match="finite r0"):
         ExponentialCost(alpha=0.0, r0=INF)
 
 
@@ -222,6 +222,7 @@ SOUND = {
     "constant": torch.ones_like,
     "large values": lambda R: 1e9 * parabola(R),
     "small values": lambda R: 1e-9 * parabola(R),
+    "linear up to rounding": lambda R: -(3 + R).pow(2 / 3).pow(1.5),
 }
 INCREASING = {
     "linear": lambda R: R,

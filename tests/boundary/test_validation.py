@@ -14,6 +14,15 @@ import dyart
 SHAPE, CLASSES, EXAMPLES = (3, 2, 2), 10, 6
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Networks as small as these are slower on several."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 class Counting(nn.Module):
     """Ten classes; counts its forward passes and the gradients that were taken through it."""
 
@@ -57,8 +66,9 @@ both = pytest.mark.parametrize("call", [search, train], ids=["closest_boundary_p
 
 def test_the_counting_model_counts_the_gradients_of_a_good_call():
     model = Counting()
-    search(model, examples(), classes())
-    assert (model.forwards, model.gradients) == (5, 4)
+    cost = search(model, examples(), classes()).cost
+    assert (model.forwards, model.gradients) == cost
+    assert model.gradients >= 4
     model = Counting()
     train(model, examples(), classes())
     assert (model.forwards, model.gradients) == (6, 4), "one check, four steps, one joint forward pass"
@@ -377,8 +387,13 @@ def test_probabilities_get_a_warning_at_the_callers_line(call):
 @both
 @pytest.mark.parametrize(
     "change",
-    [lambda z: z.log_softmax(dim=1), lambda z: z - z.min(), lambda z: 2 * z.softmax(dim=1), lambda z: z - 1 + z[:, :1]],
-    ids=["log-probabilities", "non-negative", "sum of 2", "negative"],
+    [
+        lambda z: z.log_softmax(dim=1),
+        lambda z: z - z.min(),
+        lambda z: 2 * z.softmax(dim=1),
+        lambda z: z - z.mean(1, True) + 0.1,
+    ],
+    ids=["log-probabilities", "non-negative", "sum of 2", "sum of 1"],
 )
 def test_logits_that_are_no_probabilities_get_no_warning(call, change):
     call(Counting(change), examples(), classes())  # a warning is an error here

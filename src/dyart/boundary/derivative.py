@@ -4,24 +4,26 @@ Forward-mode AD does it in one pass. Where a layer has no forward-mode rule ther
 preference: forward mode with attention written out, two backward passes, a central difference.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 Direction = dict[str, Tensor]
-Function = Callable[[nn.Module], Tensor]
+Function = Callable[[nn.Module, torch.dtype | None], Tensor]
+"""From a module to one value per example; the inputs are cast to the dtype, if one is given."""
 
 METHODS = ("forward mode", "forward mode, math attention", "double backward", "central difference")
+CENTRAL_STEP = {torch.float64: 1e-7, torch.float32: 1e-5}
 
 
 def directional_derivative(
-    module: nn.Module,
-    function: Function,
-    direction: Direction,
-    method: str | None = None,
+    module: nn.Module, function: Function, direction: Direction, method: str | None = None
 ) -> tuple[Tensor, str]:
     """Return the derivative of ``function(module)``, ``[N]``, along ``direction``, and the method that gave it.
 
@@ -31,12 +33,7 @@ def directional_derivative(
         direction: parameter or buffer name to its rate of change.
         method: one of ``METHODS``, or None for the first that works.
     """
-    ways = {
-        METHODS[0]: _forward_mode,
-        METHODS[1]: _forward_mode_math_attention,
-        METHODS[2]: _double_backward,
-        METHODS[3]: _central_difference,
-    }
+    ways = dict(zip(METHODS, (_forward, _forward_math_attention, _double_backward, _central_difference), strict=True))
     if method is not None:
         return ways[method](module, function, direction), method
     first_error: Exception | None = None
@@ -51,6 +48,38 @@ def directional_derivative(
     raise first_error
 
 
+class _AffineBatchNorm(TorchFunctionMode):
+    """Writes BatchNorm in eval mode out: the fused kernel has no derivative in its running statistics."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        call = _batch_norm if func is F.batch_norm else func
+        return call(*args, **(kwargs or {}))
+
+
+def _batch_norm(
+    x: Tensor,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if training or mean is None or variance is None:
+        return F.batch_norm(x, mean, variance, weight, bias, training, momentum, eps)
+    scale = torch.rsqrt(variance + eps) if weight is None else weight * torch.rsqrt(variance + eps)
+    shift = -mean * scale if bias is None else bias - mean * scale
+    shape = (1, -1) + (1,) * (x.ndim - 2)
+    return x * scale.reshape(shape) + shift.reshape(shape)
+
+
 class _Call(nn.Module):
     """Makes a function of a module the forward pass of a module, for functional_call."""
 
@@ -59,12 +88,11 @@ class _Call(nn.Module):
         self.module, self.function = module, function
 
     def forward(self) -> Tensor:
-        return self.function(self.module)
+        return self.function(self.module, None)
 
 
-def _forward_mode(module: nn.Module, function: Function, direction: Direction) -> Tensor:
-    call = _Call(module, function)
-    tensors = _tensors(module)
+def _forward(module: nn.Module, function: Function, direction: Direction) -> Tensor:
+    call, tensors = _Call(module, function), _tensors(module)
     primal = {f"module.{name}": tensors[name].detach() for name in direction}
     tangent = {f"module.{name}": rate for name, rate in direction.items()}
 
@@ -72,20 +100,14 @@ def _forward_mode(module: nn.Module, function: Function, direction: Direction) -
         result: Tensor = torch.func.functional_call(call, state, ())
         return result
 
-    # The fused inference path of nn.MultiheadAttention has no derivative at all.
-    fast_attention = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with torch.no_grad():
-            derivative: Tensor = torch.func.jvp(values, (primal,), (tangent,))[1]
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_attention)
+    with torch.no_grad(), _differentiable_kernels(module, direction):
+        derivative: Tensor = torch.func.jvp(values, (primal,), (tangent,))[1]
     return derivative
 
 
-def _forward_mode_math_attention(module: nn.Module, function: Function, direction: Direction) -> Tensor:
+def _forward_math_attention(module: nn.Module, function: Function, direction: Direction) -> Tensor:
     with sdpa_kernel(SDPBackend.MATH):
-        return _forward_mode(module, function, direction)
+        return _forward(module, function, direction)
 
 
 def _double_backward(module: nn.Module, function: Function, direction: Direction) -> Tensor:
@@ -93,13 +115,14 @@ def _double_backward(module: nn.Module, function: Function, direction: Direction
     moving = [tensors[name] for name in direction]
     flags = [tensor.requires_grad for tensor in moving]
     try:
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), _differentiable_kernels(module, direction):
             for tensor in moving:
                 tensor.requires_grad_(True)
-            values = function(module)
+            values = function(module, None)
             # The backward pass is linear in its incoming gradient; its transpose is the derivative along direction.
             probe = torch.zeros_like(values, requires_grad=True)
             gradients = torch.autograd.grad(values, moving, probe, create_graph=True, allow_unused=True)
+            _check_twice_differentiable(gradients)
             pairs = zip(gradients, direction.values(), strict=True)
             products = [(gradient * rate).sum() for gradient, rate in pairs if gradient is not None]
             if not products:
@@ -111,32 +134,74 @@ def _double_backward(module: nn.Module, function: Function, direction: Direction
     return derivative
 
 
+def _check_twice_differentiable(gradients: Iterable[Tensor | None]) -> None:
+    """Raise if a layer's backward pass is marked as not differentiable: autograd would leave it out without a word."""
+    seen: set[Any] = set()
+    waiting: list[Any] = [gradient.grad_fn for gradient in gradients if gradient is not None]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if "Error" in node.name():
+            raise NotImplementedError("a layer of the model cannot be differentiated twice")
+        waiting += [following for following, _ in node.next_functions]
+
+
 def _central_difference(module: nn.Module, function: Function, direction: Direction) -> Tensor:
+    try:
+        return _difference_in(torch.float64, module, function, direction)
+    except RuntimeError:  # a model that cannot run in float64
+        return _difference_in(None, module, function, direction)
+
+
+def _difference_in(dtype: torch.dtype | None, module: nn.Module, function: Function, direction: Direction) -> Tensor:
     tensors = _tensors(module)
     size = torch.stack([tensors[name].detach().double().norm() for name in direction]).norm()
     rate = torch.stack([tangent.double().norm() for tangent in direction.values()]).norm()
-    dtype = next(iter(direction.values())).dtype
-    # The cube root of the precision balances truncation against rounding.
-    step = torch.finfo(dtype).eps ** (1 / 3) * (1 + size) / torch.where(rate > 0, rate, 1.0)
-    with torch.no_grad(), _shifted(tensors, direction, step):
-        ahead = function(module)
-    with torch.no_grad(), _shifted(tensors, direction, -step):
-        behind = function(module)
+    # Small enough to stay on one side of most kinks of a network, large enough to rise above rounding.
+    relative = CENTRAL_STEP.get(dtype or torch.float32, 1e-5)
+    step = relative * (1 + size) / torch.where(rate > 0, rate, 1.0)
+    with torch.no_grad(), _shifted(tensors, direction, step, dtype):
+        ahead = function(module, dtype)
+    with torch.no_grad(), _shifted(tensors, direction, -step, dtype):
+        behind = function(module, dtype)
     derivative: Tensor = (ahead - behind) / (2 * step).to(ahead)
     return derivative
 
 
 @contextmanager
-def _shifted(tensors: dict[str, Tensor], direction: Direction, step: Tensor) -> Iterator[None]:
+def _shifted(
+    tensors: dict[str, Tensor], direction: Direction, step: Tensor, dtype: torch.dtype | None
+) -> Iterator[None]:
     """Move the named tensors by ``step`` along ``direction``: new storage inside, the very old one afterwards."""
-    kept = {name: tensors[name].data for name in direction}
+    kept = {name: tensor.data for name, tensor in tensors.items() if tensor.is_floating_point()}
     try:
-        for name, rate in direction.items():
-            tensors[name].data = kept[name] + (step * rate.double()).to(kept[name].dtype)
+        for name, data in kept.items():
+            moved = data.to(dtype or data.dtype)
+            if name in direction:
+                moved = moved + (step * direction[name].double()).to(moved.dtype)
+            tensors[name].data = moved
         yield
     finally:
         for name, data in kept.items():
             tensors[name].data = data
+
+
+@contextmanager
+def _differentiable_kernels(module: nn.Module, direction: Direction) -> Iterator[None]:
+    """Avoid fused kernels without the derivatives that are needed: fast attention, BatchNorm with moving statistics."""
+    fast_attention = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    statistics = dict(module.named_buffers()).keys() & direction.keys()
+    try:
+        if statistics:
+            with _AffineBatchNorm():
+                yield
+        else:
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_attention)
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:

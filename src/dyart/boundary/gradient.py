@@ -46,7 +46,7 @@ def margin_loss(
     """
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
-    logits = logits_of(model(found.points)) if len(found) else found.inputs.new_zeros((0, 2))
+    logits = logits_of(model(found.points)) if len(found) else found.margin.new_zeros((0, 2), requires_grad=True)
     costs = margin_costs(logits, found, cost, box_aware, mask)
     if reduction == "none":
         return costs

@@ -18,12 +18,12 @@ def logits_of(output: object) -> Tensor:
     if not isinstance(logits, Tensor):
         raise TypeError(
             f"the model returned {type(output).__name__}; it must return a tensor of logits [N, K] or an object "
-            "with a .logits attribute: wrap it, e.g. lambda x: model(x)[0]"
+            "with a .logits attribute: call model.eval() and wrap it, e.g. lambda x: model(x)[0]"
         )
     if logits.ndim == 1 or (logits.ndim == 2 and logits.shape[1] == 1):
         raise ValueError(
-            f"the model returned logits of shape {tuple(logits.shape)}: one logit per example. A binary model with "
-            "one logit z needs two classes: wrap it so that it returns "
+            f"the model returned logits of shape {tuple(logits.shape)}: one logit per example, or no batch dimension. "
+            "A binary model with one logit z needs two classes: wrap it so that it returns "
             "torch.stack([-z.flatten(), z.flatten()], 1) / 2"
         )
     if logits.ndim != 2:
@@ -53,42 +53,72 @@ def underlying(model: nn.Module) -> nn.Module:
 def evaluation_mode(model: Model) -> Iterator[None]:
     """Put every module in eval mode (BatchNorm uses its running statistics), and each back as it was."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    training = [module for module in modules if module.training]
-    for module in training:
-        module.training = False
+    training = [(module, module.training) for module in modules]
+    dropout = [(module, module.dropout) for module in modules if isinstance(module, nn.RNNBase)]
+    for module in modules:
+        # cuDNN's recurrent layers have no backward pass in eval mode, which differs by dropout alone.
+        module.training = isinstance(module, nn.RNNBase)
+    for recurrent, _ in dropout:
+        recurrent.dropout = 0.0
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        for module, was_training in training:
+            module.training = was_training
+        for recurrent, rate in dropout:
+            recurrent.dropout = rate
 
 
 @contextmanager
 def unchanged(model: Model, device: torch.device) -> Iterator[None]:
     """Leave buffers and the global random state as they are, whatever the model does to them.
 
-    Parameters, their gradients and flags need no guard: nothing in this package writes to them.
+    Parameters, their gradients and flags need no guard: nothing in this package writes to them. Nor do the
+    statistics of BatchNorm layers in eval mode.
     """
-    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
-    copies = [(buffer, buffer.detach().clone(), buffer._version) for buffer in buffers]
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    modules = [
+        module
+        for module in (model.modules() if isinstance(model, nn.Module) else ())
+        if module.training or not isinstance(module, _BATCH_NORM)
+    ]
+    held = [(m._buffers, name, buffer) for m in modules for name, buffer in m._buffers.items() if buffer is not None]
+    copies = [(owner, name, buffer, buffer.detach().clone()) for owner, name, buffer in held]
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:
             yield
         finally:
-            with torch.no_grad():
-                for buffer, copy, version in copies:
-                    if buffer._version != version:
-                        buffer.copy_(copy)
+            # Past autograd's version counter: a graph of the caller's may hold the buffer.
+            for owner, name, buffer, copy in copies:
+                buffer.data.copy_(copy)
+                owner[name] = buffer
 
 
 @contextmanager
 def ieee_float32(device: torch.device) -> Iterator[None]:
     """Compute in plain float32: no TF32, no autocast. Gradients on, whatever the caller's mode."""
-    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    with _no_tf32(), torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        yield
+
+
+@contextmanager
+def _no_tf32() -> Iterator[None]:
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
+    mkldnn: Any = torch.backends.mkldnn
+    places: list[tuple[Any, str, Any]] = [(matmul, "allow_tf32", False), (cudnn, "allow_tf32", False)]
+    if hasattr(matmul, "fp32_precision"):  # torch 2.9 on: mixing it with the older switches is an error there
+        owners = (matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv)
+        places = [(owner, "fp32_precision", "ieee") for owner in owners]
+    before = [getattr(owner, name) for owner, name, _ in places]
     try:
-        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
-            yield
+        for owner, name, value in places:
+            setattr(owner, name, value)
+        yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+        for (owner, name, _), value in zip(places, before, strict=True):
+            setattr(owner, name, value)
+
+
+def ordinary(x: Tensor) -> Tensor:
+    """Return ``x`` detached, and as a copy if it was made under inference_mode, where autograd cannot save it."""
+    return x.detach().clone() if x.is_inference() else x.detach()

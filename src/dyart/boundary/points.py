@@ -72,7 +72,10 @@ class BoundaryPoints:
 
     def __getitem__(self, index: int | slice | Tensor | Sequence[int]) -> "BoundaryPoints":
         """Return the examples at ``index``: a mask, indices, a slice or one number (a batch of one)."""
-        rows = [index] if isinstance(index, int) else index
+        if isinstance(index, slice):
+            return self._map(lambda tensor: tensor[index])
+        rows = torch.as_tensor(index, device=self.found.device)
+        rows = (rows if rows.dtype == torch.bool else rows.long()).reshape(-1)
         return self._map(lambda tensor: tensor[rows])
 
     def __repr__(self) -> str:
@@ -180,9 +183,11 @@ class BoundaryPoints:
             f"closest if above {ALIGNMENT:g}), slope {float(one.multiplier()[0]):.3g}"
         )
 
-    def to_csv(self, path: str | os.PathLike[str], index: Sequence[int] | None = None) -> None:
+    def to_csv(self, path: str | os.PathLike[str], index: Sequence[int] | Tensor | None = None) -> None:
         """Write one line per example; ``index`` names the examples (default: their position)."""
-        names = range(len(self)) if index is None else index
+        names = range(len(self)) if index is None else index.tolist() if isinstance(index, Tensor) else index
+        if len(names) != len(self):
+            raise ValueError(f"index names {len(names)} examples, but there are {len(self)}")
         columns: dict[str, Sequence[Any]] = {"index": names, "label": self.labels.tolist()}
         for field in (
             "rival",

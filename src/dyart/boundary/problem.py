@@ -99,7 +99,9 @@ class Problem:
             value = self.orient(boundary_value(logits, self.labels, self.boundary, self.beta))
             followed = value
             if target is not None and aim is not None:
-                followed = torch.where(aim & (value >= 0), self._against(logits, target), value)
+                # From outside its class an example must get past every rival: there the largest is the one to follow.
+                aim = aim & (value >= 0) if self.orientation is None else aim & (value >= 0) & (self.orientation > 0)
+                followed = torch.where(aim, self._against(logits, target), value)
             gradient = self._gradient(followed, points)
         logits = logits.detach()
         rival, correct = closest_rival(logits, self.labels), logits.argmax(dim=1) == self.labels
@@ -137,13 +139,15 @@ class Problem:
         return self.orient(difference[:, 0])
 
     def _gradient(self, values: Tensor, points: Tensor, keep: bool = False) -> Tensor:
-        if not values.requires_grad:
+        gradient = None
+        if values.requires_grad:
+            (gradient,) = torch.autograd.grad(values.sum(), points, retain_graph=keep, allow_unused=True)
+        if gradient is None:
             raise ValueError(
                 "the logits do not depend on the inputs through differentiable operations: the model must be made of "
                 "torch operations with gradients (no .detach(), argmax, rounding or numpy on the way)"
             )
         self.backward += 1
-        (gradient,) = torch.autograd.grad(values.sum(), points, retain_graph=keep)
         return gradient
 
     def orient(self, value: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from dyart.boundary.model import (
     evaluation_mode,
     has_training_batch_norm,
     ieee_float32,
-    logits_of,
     unchanged,
 )
 from dyart.boundary.norms import NORMS, Norm
@@ -77,7 +76,11 @@ def closest_boundary_points(
         rivals: how many other classes, likeliest first, are compared at the input for the one to aim at. 1: no
             comparison and no cost; the search follows the largest rival from the start.
     """
-    _check_options(norm, boundary, beta, steps, restarts, solver, tol, batch_size, rivals)
+    if signed and solver != "fast":
+        raise ValueError("signed margins need solver='fast': the classic search looks for the nearest rival only")
+    _check_options(norm, boundary, beta, steps, restarts, solver, tol, batch_size, rivals, seed)
+    bounds = None if bounds is None else validation.as_pair(bounds)
+    batch_size = None if batch_size is None else int(batch_size)
     if validate:
         validation.check_inputs(inputs, bounds)
         if labels is not None:
@@ -89,14 +92,12 @@ def closest_boundary_points(
                 stacklevel=2,
             )
     with ieee_float32(inputs.device), evaluation_mode(model), unchanged(model, inputs.device):
-        # Autograd cannot save tensors that were made under inference_mode.
-        inputs = inputs.detach().clone() if inputs.is_inference() else inputs.detach()
+        # A copy, so that the result stays right whatever the caller does to the batch later.
+        inputs, given = inputs.detach().clone(), labels
         logits = _all_logits(model, inputs, batch_size, validate)
-        if labels is None:
-            labels = logits.argmax(dim=1)
-        elif validate and len(inputs):
-            validation.check_label_range(labels, logits.shape[1])
-        labels = labels.long()
+        if given is not None and validate and len(inputs):
+            validation.check_label_range(given, logits.shape[1])
+        labels = logits.argmax(dim=1) if given is None else given.detach().long().clone()
         input_value = boundary_value(logits, labels, boundary, beta)
         inside = input_value > 0
         whole = Problem(model, inputs, labels, norm, boundary, beta, *as_bounds(bounds, inputs))
@@ -178,14 +179,7 @@ def _all_logits(model: Model, inputs: Tensor, batch_size: int | None, validate: 
     """Return the logits of all inputs, checked: one forward pass."""
     if len(inputs) == 0:
         return inputs.new_zeros((0, 2), dtype=torch.float32)
-    try:
-        with torch.no_grad():
-            parts = [logits_of(model(part)) for part in inputs.split(batch_size or len(inputs))]
-    except RuntimeError as error:
-        hint = validation.describe_mismatch(model, inputs)
-        if hint is not None:
-            error.add_note(hint)
-        raise
+    parts = [validation.first_logits(model, part) for part in inputs.split(batch_size or len(inputs))]
     logits = torch.cat(parts)
     if validate:
         validation.check_logits(logits, len(inputs))
@@ -202,6 +196,7 @@ def _check_options(
     tol: float | None,
     batch_size: int | None,
     rivals: int,
+    seed: int,
 ) -> None:
     validation.check_choice("norm", norm, NORMS)
     validation.check_choice("boundary", boundary, BOUNDARIES)
@@ -210,6 +205,7 @@ def _check_options(
     validation.check_count("steps", steps, 2)
     validation.check_count("restarts", restarts, 1)
     validation.check_count("rivals", rivals, 1)
+    validation.check_count("seed", seed, 0)
     if tol is not None:
         validation.check_positive("tol", tol)
     if batch_size is not None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dyart.boundary.derivative import METHODS, directional_derivative
 from dyart.boundary.margins import boundary_value
-from dyart.boundary.model import evaluation_mode, ieee_float32, logits_of, unchanged, underlying
+from dyart.boundary.model import evaluation_mode, ieee_float32, logits_of, ordinary, unchanged, underlying
 from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.validation import check_choice
 
@@ -63,8 +63,11 @@ def boundary_speed(
         for chunk in rows.split(batch_size or max(len(rows), 1)):
             points, labels = found.points[chunk], found.labels[chunk]
 
-            def values(net: nn.Module, points: Tensor = points, labels: Tensor = labels) -> Tensor:
-                return boundary_value(logits_of(net(points)), labels, found.boundary, found.beta)
+            def values(
+                net: nn.Module, dtype: torch.dtype | None, points: Tensor = points, labels: Tensor = labels
+            ) -> Tensor:
+                logits = logits_of(net(points.to(dtype or points.dtype)))
+                return boundary_value(logits, labels, found.boundary, found.beta)
 
             if direction and len(chunk):
                 rate, used = directional_derivative(module, values, direction, derivative)
@@ -74,7 +77,7 @@ def boundary_speed(
     if used == METHODS[-1] and derivative is None:
         warnings.warn(
             "a layer of this model has neither forward-mode nor double-backward derivatives; the speed is a central "
-            "difference, with few digits",
+            "difference, less exact where the network has kinks",
             stacklevel=2,
         )
     speed = torch.full_like(found.margin, torch.nan)
@@ -86,12 +89,12 @@ def boundary_speed(
 def _checked(module: nn.Module, update: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the update by the module's own names, after checking names, shapes and dtypes."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    plain = {name.replace("_orig_mod.", ""): name for name in tensors}
     direction: dict[str, Tensor] = {}
     for given, rate in update.items():
-        name = given.replace("_orig_mod.", "")
-        if name not in tensors:
-            name = name.removeprefix("module.")
-        if name not in tensors:
+        stripped = given.replace("_orig_mod.", "")
+        name = given if given in tensors else plain.get(stripped) or plain.get(stripped.removeprefix("module."))
+        if name is None:
             near = difflib.get_close_matches(given, tensors, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise KeyError(f"update names {given!r}, which is no parameter or buffer of the model{hint}")
@@ -102,5 +105,6 @@ def _checked(module: nn.Module, update: dict[str, Tensor]) -> dict[str, Tensor]:
             raise ValueError(
                 f"update of {given!r} has shape {tuple(rate.shape)}, the model's has {tuple(tensor.shape)}"
             )
-        direction[name] = rate.detach().to(tensor)
+        with torch.inference_mode(False):
+            direction[name] = ordinary(rate).to(tensor)
     return direction

@@ -47,6 +47,7 @@ def update_direction(
         raise ValueError("the model has no parameter that requires a gradient: nothing can move")
     moved: dict[str, Tensor] = {}
     if loss is None:
+        named = dict(module.named_parameters())  # a frozen parameter with a gradient left over moves too
         gradients = {name: p.grad.detach() for name, p in named.items() if p.grad is not None}
         if not gradients:
             raise ValueError("no parameter has a gradient: call loss.backward() first, or pass loss=")
@@ -64,16 +65,19 @@ def _gradients(
     module: nn.Module, named: dict[str, nn.Parameter], loss: Callable[[], Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the loss's gradients, and how computing it moved the float buffers (which are put back)."""
-    floats = {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()}
-    before = {name: buffer.detach().clone() for name, buffer in floats.items()}
-    with unchanged(module, next(iter(named.values())).device), torch.enable_grad():
+    before = {name: buffer.detach().clone() for name, buffer in module.named_buffers() if buffer.is_floating_point()}
+    device = next(iter(named.values())).device
+    with unchanged(module, device), torch.inference_mode(False), torch.enable_grad():
         value = loss()
         if value.numel() != 1:
             raise ValueError(f"loss must return a scalar, got shape {tuple(value.shape)}")
         if not value.requires_grad:
             raise ValueError("the loss does not depend on the model's parameters")
         found = torch.autograd.grad(value.reshape(()), list(named.values()), allow_unused=True)
-        moved = {name: buffer.detach() - before[name] for name, buffer in floats.items()}
+        if all(gradient is None for gradient in found):
+            raise ValueError("the loss does not depend on the model's parameters: is it of another model?")
+        after = dict(module.named_buffers())
+        moved = {name: after[name].detach() - buffer for name, buffer in before.items()}
     return {name: g for name, g in zip(named, found, strict=True) if g is not None}, moved
 
 
@@ -86,7 +90,9 @@ def _clipped(gradients: dict[str, Tensor], clip_norm: float) -> dict[str, Tensor
 def _next_step(named: dict[str, nn.Parameter], gradients: dict[str, Tensor], optimizer: Optimizer) -> dict[str, Tensor]:
     """Return what ``optimizer.step()`` would add to every parameter, by stepping a copy of it."""
     originals = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    twin = copy.deepcopy(optimizer)
+    twin = object.__new__(type(optimizer))
+    # All of its attributes and hooks, not only what a checkpoint keeps; a scheduler's patch of step() stays behind.
+    twin.__dict__ = copy.deepcopy({name: value for name, value in vars(optimizer).items() if name != "step"})
     copies = [parameter for group in twin.param_groups for parameter in group["params"]]
     twins = {id(original): other for original, other in zip(originals, copies, strict=True)}
     stepped = {name: twins[id(parameter)] for name, parameter in named.items() if id(parameter) in twins}

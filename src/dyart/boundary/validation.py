@@ -1,12 +1,14 @@
 """Checks of user input. Each says what is wrong, with the value, and what to do."""
 
+import math
+import numbers
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from dyart.boundary.model import Model
+from dyart.boundary.model import Model, logits_of
 
 Bound = float | Tensor
 Bounds = tuple[Bound, Bound] | None
@@ -21,14 +23,16 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def check_positive(name: str, value: float) -> None:
-    """Raise unless ``value`` is a positive number."""
+    """Raise unless ``value`` is a positive, finite number."""
+    if not isinstance(value, numbers.Real) or value == math.inf:
+        raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
     if not value > 0:
         raise ValueError(f"{name} must be positive, got {value!r}")
 
 
 def check_count(name: str, value: int, least: int) -> None:
     """Raise unless ``value`` is an integer of at least ``least``."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
@@ -42,6 +46,7 @@ def check_inputs(inputs: Tensor, bounds: Bounds) -> None:
         )
     if inputs.ndim == 0:
         raise ValueError("inputs must be a batch [N, ...], got a single number")
+    inputs = inputs.detach()
     lower, upper = as_bounds(bounds, inputs)
     if inputs.numel() == 0:
         return
@@ -64,11 +69,13 @@ def check_labels(labels: Tensor, inputs: Tensor) -> None:
     """Raise unless ``labels`` is one integer class per example, on the inputs' device."""
     if not isinstance(labels, Tensor):
         raise TypeError(f"labels must be a torch.Tensor, got {type(labels).__name__}: use torch.as_tensor")
+    if labels.shape != inputs.shape[:1]:
+        hint = ""
+        if labels.ndim == 2 and len(labels) == len(inputs):
+            hint = ": pass labels.squeeze(1)" if labels.shape[1] == 1 else "; for one-hot labels pass labels.argmax(1)"
+        raise ValueError(f"labels must have shape ({len(inputs)},), got {tuple(labels.shape)}{hint}")
     if labels.dtype == torch.bool or labels.is_floating_point() or labels.is_complex():
         raise TypeError(f"labels must be integer class indices, got {labels.dtype}: use labels.long()")
-    if labels.shape != inputs.shape[:1]:
-        hint = "; for one-hot labels pass labels.argmax(1)" if labels.ndim == 2 else ""
-        raise ValueError(f"labels must have shape ({len(inputs)},), got {tuple(labels.shape)}{hint}")
     if labels.device != inputs.device:
         raise ValueError(f"labels are on {labels.device}, inputs on {inputs.device}: move one of them")
 
@@ -97,18 +104,24 @@ def check_logits(logits: Tensor, examples: int) -> None:
         warnings.warn(
             "the model seems to return probabilities (non-negative, summing to 1). The zero set is the same, but "
             "gradients vanish where it is confident: return logits (drop the softmax) or log-probabilities",
-            stacklevel=3,
+            stacklevel=4,
         )
+
+
+def as_pair(bounds: Iterable[Bound]) -> tuple[Bound, Bound]:
+    """Return bounds given as any pair, a tensor of two included, as a tuple."""
+    try:
+        low, high = bounds
+    except (TypeError, ValueError):
+        raise ValueError(f"bounds must be a pair (low, high) or None, got {bounds!r}") from None
+    return low, high
 
 
 def as_bounds(bounds: Bounds, inputs: Tensor, check: bool = True) -> tuple[Tensor | None, Tensor | None]:
     """Return the box as two tensors that broadcast against ``inputs``, or two Nones; unchecked without host sync."""
     if bounds is None:
         return None, None
-    try:
-        low, high = bounds
-    except (TypeError, ValueError):
-        raise ValueError(f"bounds must be a pair (low, high) or None, got {bounds!r}") from None
+    low, high = as_pair(bounds)
     # Rounded to the inputs' dtype first, so that a point inside stays inside when it is rounded itself.
     lower, upper = (_as_tensor(bound, inputs) for bound in (low, high))
     if not check:
@@ -133,11 +146,26 @@ def as_bounds(bounds: Bounds, inputs: Tensor, check: bool = True) -> tuple[Tenso
 def _as_tensor(bound: Bound, inputs: Tensor) -> Tensor:
     if isinstance(bound, int | float):
         return inputs.new_full((), bound)  # filled on the device: nothing is copied, nothing waits
-    return torch.as_tensor(bound).to(inputs)
+    try:
+        return torch.as_tensor(bound).detach().to(inputs)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"bounds must be numbers or tensors (inf: no bound on that side), got {bound!r}") from None
 
 
-def describe_mismatch(model: Model, inputs: Tensor) -> str | None:
-    """Say where the model's parameters and the inputs differ in device or dtype, for a failed forward pass."""
+def first_logits(model: Model, inputs: Tensor) -> Tensor:
+    """Return the logits of ``inputs``, without gradients; a failure says if model and inputs do not match."""
+    try:
+        with torch.no_grad():
+            return logits_of(model(inputs))
+    except RuntimeError as error:
+        hint = _mismatch(model, inputs)
+        if hint is not None:
+            error.add_note(hint)
+        raise
+
+
+def _mismatch(model: Model, inputs: Tensor) -> str | None:
+    """Say where the model's parameters and the inputs differ in device or dtype."""
     parameters = model.parameters() if isinstance(model, nn.Module) else ()
     parameter = next((p for p in parameters if p.is_floating_point()), None)
     if parameter is None:

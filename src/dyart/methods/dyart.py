@@ -15,8 +15,8 @@ from torch import Tensor
 from dyart.boundary import validation
 from dyart.boundary.cost import Cost, ExponentialCost, check_cost
 from dyart.boundary.gradient import margin_costs
-from dyart.boundary.margins import BOUNDARIES, Boundary, boundary_value
-from dyart.boundary.model import Model, evaluation_mode, logits_of
+from dyart.boundary.margins import BOUNDARIES, Boundary, at_least_float32, boundary_value
+from dyart.boundary.model import Model, evaluation_mode, logits_of, ordinary, unchanged
 from dyart.boundary.norms import NORMS, Norm
 from dyart.boundary.points import BoundaryPoints, Passes
 from dyart.boundary.problem import Problem
@@ -111,7 +111,7 @@ class DyART:
         points = self.search(model, inputs, labels)
         used = self._kept(points) & (points.margin < self.r0)
         at_points, at_inputs = self._logits(model, points, inputs)
-        clean = F.cross_entropy(at_inputs.float(), labels.long())
+        clean = F.cross_entropy(at_least_float32(at_inputs), labels.long())
         margin = margin_costs(at_points, points, self.cost, self.box_aware, used).sum() / len(inputs)
         metrics = self._metrics(points, used, at_points.detach(), at_inputs.detach())
         metrics |= {"clean_loss": clean.detach(), "margin_loss": margin.detach()}
@@ -119,13 +119,11 @@ class DyART:
 
     def search(self, model: Model, inputs: Tensor, labels: Tensor) -> BoundaryPoints:
         """Return the boundary points that one call trains on. No host synchronisation, no pass beyond ``steps``."""
-        inputs = inputs.detach()
         net = model if self.search_model is None else self.search_model
-        box = as_bounds(self.bounds, inputs, check=False)
-        problem = Problem(
-            net, inputs, labels.long(), self.norm, self.boundary, self.beta, *box, rounds=PROJECTION_ROUNDS
-        )
-        with evaluation_mode(net):
+        with torch.inference_mode(False), evaluation_mode(net), unchanged(net, inputs.device):
+            inputs, labels = ordinary(inputs), ordinary(labels).long()
+            box = as_bounds(self.bounds, inputs, check=False)
+            problem = Problem(net, inputs, labels, self.norm, self.boundary, self.beta, *box, rounds=PROJECTION_ROUNDS)
             best, first = fast_with_start(problem, problem.origin, self.steps)
         # An input outside its class counts as its own crossing; it has no margin.
         best = best.where(first.value > 0, problem.nothing())
@@ -138,8 +136,8 @@ class DyART:
         if len(inputs) == 0:
             raise ValueError("DyART needs at least one example")
         net = model if self.search_model is None else self.search_model
-        with evaluation_mode(net), torch.no_grad():
-            logits = logits_of(net(inputs))
+        with evaluation_mode(net), unchanged(net, inputs.device):
+            logits = validation.first_logits(net, inputs)
         validation.check_logits(logits, len(inputs))
         validation.check_label_range(labels, logits.shape[1])
 

@@ -14,7 +14,7 @@ from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
 from dyart.boundary.projections import project_onto_hyperplane
 
 OVERSHOOT = (1.1, 1.005)
-PULL_BACK = (0.4, 0.9)
+FIRST_PULL_BACK, LAST_PULL_BACK = 0.3, 0.95
 
 
 def fast(
@@ -45,7 +45,7 @@ def fast_with_start(
     target: Tensor | None = None,
     tick: Tick = no_tick,
     overshoot: tuple[float, float] = OVERSHOOT,
-    pull_back: tuple[float, float] = PULL_BACK,
+    pull_back: tuple[float, float] | None = None,
 ) -> tuple[Best, Evaluation]:
     """Search as ``fast`` does, and also return the evaluation at the start.
 
@@ -58,8 +58,11 @@ def fast_with_start(
         overshoot: factor on the way to the hyperplane, above 1 to land across it: at the first step and, changed
             linearly, at the last.
         pull_back: share of the displacement kept after a crossing, likewise. Small at first, to look for a closer
-            place; large in the end, to settle.
+            place; large in the end, to settle, and the larger the more steps there are. None: from 0.3 to
+            1 - 2 / steps.
     """
+    if pull_back is None:
+        pull_back = (FIRST_PULL_BACK, min(max(1 - 2 / steps, FIRST_PULL_BACK), LAST_PULL_BACK))
     x, best = start, problem.nothing()
     aim = torch.ones_like(problem.labels, dtype=torch.bool)
     first: Evaluation | None = None

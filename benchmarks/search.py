@@ -1,0 +1,252 @@
+"""Boundary searches side by side: distance against passes, on one network and one set of images.
+
+    python benchmarks/search.py --images images.npy --labels labels.npy --device cuda
+
+Network: the ResNet-18 of the pyautoattack wheel. Images: uint8 [N, 32, 32, 3] and labels [N], e.g. of the CIFAR-10
+test set. Peers: pyautoattack's FAB, and adv_lib's FAB, FMN, PDPGD and DDN where that package imports. All run in plain
+float32 (no TF32) on the same images in one process. Passes are counted per example, also inside the peers. "Best" is,
+per example, the smallest distance that any search here has found.
+"""
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import dyart
+from dyart.boundary.norms import norm as norm_of
+from harness import RESULTS, autoattack_resnet18, load_images, write
+
+ORDER = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
+
+
+class Counting(nn.Module):
+    """Counts forward and backward passes per example of a batch of ``size``, whatever part of it a search sends."""
+
+    def __init__(self, model: nn.Module, size: int) -> None:
+        super().__init__()
+        self.model, self.size = model, size
+        self.forward_passes = self.backward_passes = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        share = len(x) / self.size
+        self.forward_passes += share
+        logits = self.model(x)
+        if logits.requires_grad:
+            logits.register_hook(lambda gradient: self._count(share))
+        return logits
+
+    def _count(self, share: float) -> None:
+        self.backward_passes += share
+
+
+class Outcome(NamedTuple):
+    """What one search found: points where the label is lost, or the inputs themselves."""
+
+    points: Tensor
+    found: dyart.BoundaryPoints | None
+
+
+Search = Callable[[nn.Module, Tensor, Tensor], Outcome]
+
+
+def ours(**options: Any) -> Search:  # noqa: ANN401
+    def search(model: nn.Module, x: Tensor, y: Tensor) -> Outcome:
+        found = dyart.closest_boundary_points(model, x, y, validate=False, **options)
+        return Outcome(found.points, found)
+
+    return search
+
+
+def autoattack_fab(norm: str, steps: int) -> Search:
+    def search(model: nn.Module, x: Tensor, y: Tensor) -> Outcome:
+        from pyautoattack.fab_pt import FABAttack_PT
+
+        name = {"linf": "Linf", "l2": "L2", "l1": "L1"}[norm]
+        attack = FABAttack_PT(model, norm=name, n_iter=steps, verbose=False, device=x.device)
+        return Outcome(attack.attack_single_run(x, y), None)
+
+    return search
+
+
+def adv_lib_searches(norm: str) -> dict[tuple[str, int], Search]:
+    """The minimum-norm attacks of adv_lib, by name and steps; none if the package does not import."""
+    try:
+        from adv_lib.attacks import ddn, fab, fmn, pdpgd
+    except ImportError as error:
+        print(f"adv_lib is left out: {error}")
+        return {}
+    order = ORDER[norm]
+
+    def wrap(attack: Callable[..., Tensor], **options: Any) -> Search:  # noqa: ANN401
+        return lambda model, x, y: Outcome(attack(model, x, y, **options), None)
+
+    searches = {
+        ("adv_lib FAB", 100): wrap(fab, norm=order, n_iter=100),
+        ("adv_lib FMN", 100): wrap(fmn, norm=order, steps=100),
+        ("adv_lib FMN", 500): wrap(fmn, norm=order, steps=500),
+        ("adv_lib PDPGD", 500): wrap(pdpgd, norm=order, num_steps=500),
+    }
+    if norm == "l2":
+        searches["adv_lib DDN", 500] = wrap(ddn, steps=500, levels=None)
+    return searches
+
+
+def searches(norm: str, boundary: str, peers: bool) -> dict[tuple[str, str], Search]:
+    problem = {"norm": norm, "boundary": boundary}
+    plan: dict[tuple[str, str], Search] = {}
+    for steps in (5, 7, 10, 15, 20, 30, 50, 100):
+        plan["fast", f"{steps} steps"] = ours(steps=steps, rivals=9 if boundary == "exact" else 1, **problem)
+        if boundary == "exact" and steps in (10, 20, 50):
+            plan["fast, rivals not compared", f"{steps} steps"] = ours(steps=steps, rivals=1, **problem)
+    for restarts, steps in ((2, 10), (3, 10), (4, 20), (9, 50)):
+        plan["fast, restarts", f"{restarts} x {steps} steps"] = ours(steps=steps, restarts=restarts, **problem)
+    for steps in (20, 100):
+        plan["fab", f"{steps} steps"] = ours(steps=steps, solver="fab", **problem)
+    if boundary == "exact" and peers:
+        plan["pyautoattack FAB", "100 steps"] = autoattack_fab(norm, 100)
+        plan |= {(name, f"{steps} steps"): search for (name, steps), search in adv_lib_searches(norm).items()}
+    return plan
+
+
+def measure(model: nn.Module, x: Tensor, y: Tensor, norm: str, boundary: str, peers: bool) -> list[dict[str, Any]]:
+    """Run every search of one problem and return a record each."""
+    clean = model(x).detach()
+    value = dyart.logit_margin(clean, y) if boundary == "exact" else dyart.soft_logit_margin(clean, y)
+    inside = value > 0
+    x, y = x[inside], y[inside]
+    distances: dict[tuple[str, str], Tensor] = {}
+    records: list[dict[str, Any]] = []
+    for (solver, setting), search in searches(norm, boundary, peers).items():
+        counting = Counting(model, len(x)).eval()
+        start = time.perf_counter()
+        points, found = search(counting, x, y)
+        if x.device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+        with torch.no_grad():
+            crossed = model(points)
+        at_points = dyart.logit_margin(crossed, y) if boundary == "exact" else dyart.soft_logit_margin(crossed, y)
+        in_box = (points.flatten(1).amin(1) >= -1e-6) & (points.flatten(1).amax(1) <= 1 + 1e-6)
+        success = (at_points <= 0) & in_box
+        distances[solver, setting] = torch.where(success, norm_of(points - x, norm), torch.inf)
+        record = {
+            "norm": norm,
+            "boundary": boundary,
+            "solver": solver,
+            "setting": setting,
+            "forward": round(counting.forward_passes, 2),
+            "backward": round(counting.backward_passes, 2),
+            "seconds": seconds,
+            "found": float(success.float().mean()),
+        }
+        if found is not None:
+            conditions = found.conditions
+            record |= {
+                "conditions_ab": float((conditions.a & conditions.b).float().mean()),
+                "condition_c": float(conditions.c.float().mean()),
+                "optimal": float(found.optimal.float().mean()),
+            }
+        records.append(record)
+        print(f"{norm} {boundary} {solver} {setting}: {seconds:.1f} s", flush=True)
+    best = torch.stack(list(distances.values())).amin(dim=0)
+    for record in records:
+        distance = distances[record["solver"], record["setting"]]
+        reached = distance.isfinite()
+        ratio = (distance / best)[reached]
+        record["mean_distance"] = float(distance[reached].mean())
+        record["mean_over_best"] = float(ratio.mean())
+        record["q95_over_best"] = float(ratio.quantile(0.95))
+        record["optimality"] = optimality(distance, best)
+        print(summary(record))
+    return records
+
+
+def summary(record: dict[str, Any]) -> str:
+    line = (
+        "{norm} {boundary} {solver:26} {setting:14} F {forward:6.1f} B {backward:6.1f} {seconds:6.2f} s "
+        "found {found:.4f} mean/best {mean_over_best:.4f} q95 {q95_over_best:.3f} optimality {optimality:.4f}"
+    ).format(**record)
+    if "conditions_ab" not in record:
+        return line
+    return line + " ab {conditions_ab:.3f} c {condition_c:.3f} optimal {optimal:.3f}".format(**record)
+
+
+def optimality(distance: Tensor, best: Tensor) -> float:
+    """Return AttackBench's grade: areas under accuracy against radius, 1 for the best known curve."""
+    end = best.max()
+    # The area under accuracy-against-radius is the mean of the distances, cut at the end of the interval.
+    area, least = distance.clamp(max=end).mean(), best.clamp(max=end).mean()
+    return float(1 - (area - least) / (end - least)) if end > least else 1.0
+
+
+def figure(records: list[dict[str, Any]], path: Path) -> None:
+    """One panel per problem: mean distance over best against backward passes, one curve per solver."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    problems = list(dict.fromkeys((record["norm"], record["boundary"]) for record in records))
+    solvers = list(dict.fromkeys(record["solver"] for record in records))
+    colours = dict(zip(solvers, pyplot.get_cmap("tab10").colors, strict=False))
+    figure, axes = pyplot.subplots(1, len(problems), figsize=(4.2 * len(problems), 3.8), squeeze=False)
+    for axis, (norm, boundary) in zip(axes[0], problems, strict=True):
+        for solver in solvers:
+            rows = [r for r in records if (r["norm"], r["boundary"], r["solver"]) == (norm, boundary, solver)]
+            rows.sort(key=lambda row: row["backward"])
+            excess = [max(row["mean_over_best"] - 1, 1e-4) for row in rows]
+            if rows:
+                axis.plot(
+                    [r["backward"] for r in rows], excess, "o-", ms=3, lw=1.2, color=colours[solver], label=solver
+                )
+        axis.set(xscale="log", yscale="log", title=f"{norm}, {boundary} boundary", xlabel="backward passes")
+        axis.grid(alpha=0.3, which="both", lw=0.4)
+    axes[0, 0].set_ylabel("mean distance over best, minus 1")
+    handles = {h.get_label(): h for axis in axes[0] for h in axis.get_lines()}
+    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=4, fontsize=8, frameon=False)
+    figure.tight_layout(rect=(0, 0.12, 1, 1))
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--images", type=Path, required=True)
+    parser.add_argument("--labels", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=512)
+    parser.add_argument("--problems", nargs="+", default=["linf/soft", "linf/exact", "l2/exact", "l1/exact"])
+    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+
+    device = torch.device(options.device)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    model = autoattack_resnet18(device)
+    x = load_images(options.images, options.count).to(device)
+    y = torch.from_numpy(np.load(options.labels)[: options.count]).long().to(device)
+    model(x).sum().backward()  # warm up
+    model.zero_grad()
+    records: list[dict[str, Any]] = []
+    for problem in options.problems:
+        norm, boundary = problem.split("/")
+        records += measure(model, x, y, norm, boundary, not options.no_peers)
+    settings = {
+        "network": "ResNet-18 (pyautoattack wheel, BatchNorm in eval mode)",
+        "images": f"{options.images.name}, first {options.count}",
+        "precision": "float32, TF32 off",
+        "beta": 5.0,
+        "bounds": [0, 1],
+    }
+    write("search", device, settings, records, options.out)
+    figure(records, options.out / "search.png")
+
+
+if __name__ == "__main__":
+    main()
