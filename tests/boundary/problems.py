@@ -251,9 +251,9 @@ def plane_truth(model, inputs, labels, norm, bounds=None, boundary="exact", beta
     """Return the margins of examples in the plane by brute force, to about 1e-5; inf beyond ``reach``, nan if outside.
 
     A ball around the input, cut by the box, grows until the margin function is negative somewhere on its rim: first in
-    120 sizes on a coarse rim, then by bisection on a rim of 2,048 points, corners and ends of arcs among them. The
+    120 sizes on a coarse rim, then by bisection on a rim of 1,024 points, corners and ends of arcs among them. The
     closest point is such a corner or end, or the distance is stationary along the rim there: its error is of second
-    order in the spacing, R / 2 (pi / 2048)^2 = 1.2e-6 R for a straight boundary and l2. A region so thin that the
+    order in the spacing, R / 2 (pi / 1024)^2 = 5e-6 R for a straight boundary and l2. A region so thin that the
     coarse rim steps over it would be missed: the boundaries here are smoother than that.
     """
     rows = [_plane_row(model, x, y, norm, bounds, boundary, beta, reach) for x, y in zip(inputs, labels, strict=True)]
@@ -266,7 +266,7 @@ def plane_truth(model, inputs, labels, norm, bounds=None, boundary="exact", beta
 
 def _plane_row(model, x, label, norm, bounds, boundary, beta, reach):
     x = x.double()
-    coarse, fine = _rim(norm, 128), _rim(norm, 2048)
+    coarse, fine = _rim(norm, 128), _rim(norm, 1024)
 
     def value(points):
         with torch.no_grad():
@@ -277,16 +277,16 @@ def _plane_row(model, x, label, norm, bounds, boundary, beta, reach):
 
     if float(value(x[None])) <= 0:
         return math.nan, x
-    sizes = torch.linspace(0, reach, 121, dtype=torch.float64).tolist()
-    rims = [_ball_in_box(x, size, coarse, norm, bounds) for size in sizes]
-    lowest = [float(values.min()) for values in value(torch.cat(rims)).split([len(rim) for rim in rims])]
-    crossed = next((number for number, height in enumerate(lowest) if height <= 0), None)
-    if crossed is None:
+    sizes = torch.linspace(0, reach, 121, dtype=torch.float64)
+    rims = _into_box(x + sizes[:, None, None] * coarse, bounds)
+    across = (value(rims.flatten(0, 1)).reshape(rims.shape[:2]) <= 0).any(dim=1)
+    if not bool(across.any()):
         return math.inf, x
+    crossed = int(across.double().argmax())
     # One size more below: the fine rim may cross before the coarse one.
-    inner, outer = sizes[max(crossed - 2, 0)], sizes[crossed]
+    inner, outer = float(sizes[max(crossed - 2, 0)]), float(sizes[crossed])
     assert not crosses(inner)
-    while outer - inner > 1e-8:
+    while outer - inner > 1e-7:
         middle = (inner + outer) / 2
         inner, outer = (inner, middle) if crosses(middle) else (middle, outer)
     rim = _ball_in_box(x, outer, fine, norm, bounds)
@@ -305,15 +305,19 @@ def _rim(norm, count):
     return square if norm == "linf" else torch.stack([square.sum(dim=1), square.diff(dim=1)[:, 0]], dim=1) / 2
 
 
-def _ball_in_box(x, size, rim, norm, bounds):
-    """Return the rim of the ball cut by the box: points beyond the box slide onto it, which only shortens them."""
-    points = x + size * rim
+def _into_box(points, bounds):
     if bounds is None:
         return points
-    low, high = (torch.as_tensor(bound, dtype=torch.float64).expand(2) for bound in bounds)
-    points = torch.minimum(torch.maximum(points, low), high)
-    if norm == "linf":
+    low, high = (torch.as_tensor(bound, dtype=torch.float64) for bound in bounds)
+    return torch.minimum(torch.maximum(points, low), high)
+
+
+def _ball_in_box(x, size, rim, norm, bounds):
+    """Return the rim of the ball cut by the box: points beyond the box slide onto it, which only shortens them."""
+    points = _into_box(x + size * rim, bounds)
+    if bounds is None or norm == "linf":
         return points
+    low, high = (torch.as_tensor(bound, dtype=torch.float64).expand(2) for bound in bounds)
     # Where the circle leaves the box the clipped arc has a corner, which the spacing of the rim misses.
     ends = []
     for axis, (center, sideways) in enumerate(zip(x.tolist(), x.flip(0).tolist(), strict=True)):

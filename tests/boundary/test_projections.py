@@ -468,6 +468,24 @@ def test_one_round_stops_short_where_more_are_needed(p):
     assert (gaps[2] < gaps[1]).all()
 
 
+@pytest.mark.parametrize("p", LEVELLED)
+def test_without_fixed_rounds_there_are_as_many_as_it_takes(p):
+    """A box made so that every round stops one more coordinate of twenty."""
+    slope = 4.0 ** -torch.arange(20, dtype=torch.float64)
+    pace = torch.ones_like(slope) if p == "linf" else slope
+    room, needed, level = torch.zeros_like(slope), 1.0, 0.0
+    for i in range(20):
+        # Out of reach of the level before, within reach of this round's.
+        room[i] = 1.01 * level * pace[i]
+        level = needed / (slope * pace)[i:].sum()
+        needed -= slope[i] * room[i]
+    room[-1] = INF
+    origin = torch.zeros(1, 20, dtype=torch.float64)
+    problem = Problem(origin, slope[None], torch.ones(1, dtype=torch.float64), -room, room)
+    assert problem.value(problem.project(p, 18)).item() > 1e-3
+    assert problem.value(problem.project(p)).abs().item() < 1e-12
+
+
 @pytest.mark.parametrize("p", NORMS)
 @pytest.mark.parametrize("box", [True, False])
 def test_fixed_rounds_compile_into_one_graph(p, box):

@@ -82,14 +82,18 @@ def unchanged(model: Model, device: torch.device) -> Iterator[None]:
         if module.training or not isinstance(module, _BATCH_NORM)
     ]
     held = [(m._buffers, name, buffer) for m in modules for name, buffer in m._buffers.items() if buffer is not None]
-    copies = [(owner, name, buffer, buffer.detach().clone()) for owner, name, buffer in held]
+    # An expanded buffer cannot be written to, by the model or by us.
+    copies = [
+        (owner, name, buffer, None if 0 in buffer.stride() else buffer.detach().clone()) for owner, name, buffer in held
+    ]
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:
             yield
         finally:
             # Past autograd's version counter: a graph of the caller's may hold the buffer.
             for owner, name, buffer, copy in copies:
-                buffer.data.copy_(copy)
+                if copy is not None:
+                    buffer.data.copy_(copy)
                 owner[name] = buffer
 
 

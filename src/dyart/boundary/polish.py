@@ -8,18 +8,23 @@ from torch import Tensor
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.optimality import free_coordinates
 from dyart.boundary.problem import Best, Problem
+from dyart.boundary.projections import project_onto_hyperplane
 
 MAX_PASSES = 40
+SETTLING = 2
+OVERSHOOT = 1.001
 
 
 def polish(problem: Problem, best: Best, input_value: Tensor, tol: float) -> Best:
     """Return points with -tol <= value <= 0, where such a point lies on the path from the input to the found one.
 
-    The path shrinks the ball around the input: coordinates pinned at a bound stay there until the ball lets go of
-    them, so that a first-order optimal point stays one.
+    First the points settle: the input's projection onto the boundary as linearised at the point takes its place if
+    it is across and closer. Then every point slides back along a path that shrinks the ball around the input:
+    coordinates pinned at a bound stay there until the ball lets go of them, so that a first-order optimal point
+    stays one.
 
-    Cost: forward passes until the slowest example is there (on networks 5 to 10, at most 40), and one gradient
-    evaluation at the end.
+    Cost: two gradient evaluations, forward passes until the slowest example is there (on networks 5 to 10, at most
+    40), and one gradient evaluation at the end.
 
     Args:
         problem: the batch.
@@ -27,6 +32,8 @@ def polish(problem: Problem, best: Best, input_value: Tensor, tol: float) -> Bes
         input_value: oriented value at the inputs, ``[N]``, positive.
         tol: largest value left over.
     """
+    for _ in range(SETTLING):
+        best = _settle(problem, best)
     displacement = best.points - problem.origin
     reach, found = _reach(problem, best, displacement), best.found
 
@@ -38,7 +45,8 @@ def polish(problem: Problem, best: Best, input_value: Tensor, tol: float) -> Bes
         return problem.value(point(share))
 
     # Where nothing was found, any bracket that is done will do: nothing is taken from it.
-    share = _secant(value, torch.where(found, input_value, 1.0), torch.where(found, best.value, -tol), tol, MAX_PASSES)
+    at_zero, at_one = torch.where(found, input_value, 1.0), torch.where(found, best.value, -tol / 2)
+    share = _secant(value, at_zero, at_one, tol, MAX_PASSES)
     x = torch.where(found[:, None], point(share), best.points)
     now = problem.evaluate(x)
     polished = Best(problem.distance(x), x, now.value, now.gradient, now.rival)
@@ -47,26 +55,41 @@ def polish(problem: Problem, best: Best, input_value: Tensor, tol: float) -> Bes
     return polished.where(better, best)
 
 
+def _settle(problem: Problem, best: Best) -> Best:
+    """Return the input's projection onto the boundary as linearised at the point, where that is a better point."""
+    offset = best.value - (best.gradient * (best.points - problem.origin)).sum(dim=1)
+    offset = torch.where(best.found, OVERSHOOT * offset, 0.0)
+    step = project_onto_hyperplane(
+        problem.origin, best.gradient, offset, problem.norm, problem.low, problem.high, problem.rounds
+    )
+    usable = step.isfinite().all(dim=1, keepdim=True)
+    x = problem.into_box(problem.origin + torch.where(usable, step, 0.0))
+    now = problem.evaluate(x)
+    distance = torch.where(best.found & (now.value < 0), problem.distance(x), torch.inf)
+    return best.closer(Best(distance, x, now.value, now.gradient, now.rival))
+
+
 def _secant(function: Callable[[Tensor], Tensor], at_zero: Tensor, at_one: Tensor, tol: float, passes: int) -> Tensor:
     """Return the smallest argument in (0, 1] met with -tol <= function < 0, by a bracketed secant (Illinois).
 
     Every row starts with a positive value at 0 and a negative one at 1. All rows run together; those done stand still.
     """
-    inner, outer = torch.zeros_like(at_zero), torch.ones_like(at_one)
+    inner, outer, height = torch.zeros_like(at_zero), torch.ones_like(at_one), at_one
     # Heights above the goal -tol/2. An end that stays twice in a row counts half, or the secant would creep.
     above, below, last = at_zero + tol / 2, at_one + tol / 2, torch.zeros_like(at_zero)
     for _ in range(passes):
-        unfinished = below < -tol / 2
+        unfinished = height < -tol
         if not bool(unfinished.any()):
             break
         share = outer - below * (outer - inner) / (below - above)
         # Rounding can put the secant outside its bracket; the middle is always inside.
         share = torch.where((share > inner) & (share < outer), share, (inner + outer) / 2)
-        height = function(share) + tol / 2
-        across, within = unfinished & (height < tol / 2), unfinished & ~(height < tol / 2)
-        above = torch.where(within, height, torch.where(across & (last < 0), above / 2, above))
-        below = torch.where(across, height, torch.where(within & (last > 0), below / 2, below))
+        met = function(share)
+        across, within = unfinished & (met < 0), unfinished & ~(met < 0)
+        above = torch.where(within, met + tol / 2, torch.where(across & (last < 0), above / 2, above))
+        below = torch.where(across, met + tol / 2, torch.where(within & (last > 0), below / 2, below))
         inner, outer = torch.where(within, share, inner), torch.where(across, share, outer)
+        height = torch.where(across, met, height)
         last = within.to(last) - across.to(last)
     return outer
 

@@ -8,7 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dyart.boundary.margins import Boundary, at_least_float32, boundary_value, closest_rival, rivals_by_logit
+from dyart.boundary.margins import (
+    Boundary,
+    at_least_float32,
+    boundary_value,
+    closest_rival,
+    rivals_by_logit,
+    soft_logit_margin,
+)
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.norms import Norm, flat
 from dyart.boundary.norms import norm as norm_of
@@ -27,6 +34,8 @@ class Evaluation(NamedTuple):
     """``[N]``: the largest other class."""
     correct: Tensor
     """``[N]``: the largest logit is the label's."""
+    aimed: Tensor
+    """``[N]``: ``followed`` is not the value itself."""
 
 
 class Best(NamedTuple):
@@ -90,22 +99,31 @@ class Problem:
     def evaluate(self, x: Tensor, target: Tensor | None = None, aim: Tensor | None = None) -> Evaluation:
         """Return value and gradient at ``x``: one forward and one backward pass.
 
-        Where ``aim`` holds and ``x`` is not across the boundary, the function followed is the margin against the
-        class ``target`` instead of the largest rival.
+        Where ``aim`` holds, the function followed is the margin against the class ``target`` instead of the largest
+        rival, unless ``x`` has crossed to another class: that one is closer then. Across the soft boundary it is
+        always the soft margin.
         """
         with torch.enable_grad():
             points = x.detach().requires_grad_()
             logits = self._logits(points)
             value = self.orient(boundary_value(logits, self.labels, self.boundary, self.beta))
             followed = value
-            if target is not None and aim is not None:
-                # From outside its class an example must get past every rival: there the largest is the one to follow.
-                aim = aim & (value >= 0) if self.orientation is None else aim & (value >= 0) & (self.orientation > 0)
-                followed = torch.where(aim, self._against(logits, target), value)
+            aimed = torch.zeros_like(self.labels, dtype=torch.bool) if aim is None else aim
+            if target is not None:
+                against = self._against(logits, target)
+                aimed = aimed & ((value >= 0) | ((against < 0) & (self.boundary == "exact")))
+                followed = torch.where(aimed, against, value)
+            if self.orientation is not None:
+                # From outside its class an example must get past every rival at once. Until it has, it follows the
+                # soft margin, which sees them all and is positive inside only.
+                outside = self.orientation < 0
+                aimed = aimed & ~(outside & (value < 0))
+                soft = self.orient(soft_logit_margin(logits, self.labels, self.beta))
+                followed = torch.where(outside, torch.where(aimed, soft, value), followed)
             gradient = self._gradient(followed, points)
         logits = logits.detach()
         rival, correct = closest_rival(logits, self.labels), logits.argmax(dim=1) == self.labels
-        return Evaluation(value.detach(), followed.detach(), gradient, rival, correct)
+        return Evaluation(value.detach(), followed.detach(), gradient, rival, correct, aimed)
 
     def linearise(self, x: Tensor, rivals: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return values ``[M, N]`` and gradients ``[M, N, D]`` of pieces of the boundary at ``x``.
@@ -173,6 +191,12 @@ class Problem:
     def distance(self, x: Tensor) -> Tensor:
         """Return how far ``x`` is from the inputs, ``[N]``."""
         return norm_of(x - self.origin, self.norm)
+
+    def renew(self, best: Best) -> Best:
+        """Return ``best`` with value, gradient and rival evaluated anew: one forward and one backward pass."""
+        now = self.evaluate(best.points)
+        renewed = best._replace(value=now.value, gradient=now.gradient, rival=now.rival)
+        return renewed.where(best.found & (now.value < 0), self.nothing())
 
     def nothing(self) -> Best:
         """Return the result before any point was found: the inputs themselves, at infinite distance."""

@@ -55,15 +55,15 @@ def project_onto_hyperplane(
         room = torch.where(direction < 0, origin - lower, upper - origin).clamp(min=0)
         room = torch.where(direction == 0, 0.0, room)
     if norm == "l1":
-        return direction * _steepest_first(needed, slope, room)
+        return (direction * _steepest_first(needed, slope, room)).to(origin.dtype)
 
     pace = torch.ones_like(slope) if norm == "linf" else slope
     gain = slope * pace
     level = needed / _positive(gain.sum(dim=1, keepdim=True))
     if lower is None or upper is None:
-        return direction * (level * pace)
+        return (direction * (level * pace)).to(origin.dtype)
     level, exhausted = _fill(level, needed, slope, pace, gain, room, rounds)
-    return direction * torch.where(exhausted, room, torch.minimum(level * pace, room))
+    return (direction * torch.where(exhausted, room, torch.minimum(level * pace, room))).to(origin.dtype)
 
 
 def _fill(

@@ -172,7 +172,7 @@ def _solve(
         start = problem.origin if restart < choice else random_start(problem, best, index, seed, restart)
         target = targets[:, restart] if restart < choice and choice > 1 else None
         best = best.closer(search(problem, start, steps, target=target, tick=counter.tick))
-    return best
+    return problem.renew(best) if choice > 1 else best
 
 
 def _all_logits(model: Model, inputs: Tensor, batch_size: int | None, validate: bool) -> Tensor:

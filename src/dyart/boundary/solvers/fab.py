@@ -51,8 +51,7 @@ def fab(problem: Problem, start: Tensor, steps: int, target: Tensor | None = Non
         best = best.closer(best._replace(distance=distance, points=x, value=value))
         x = torch.where(across[:, None], problem.into_box(origin + PULL_BACK * (x - origin)), x)
         tick()
-    now = problem.evaluate(best.points)
-    return best._replace(gradient=now.gradient, rival=now.rival).where(best.found, problem.nothing())
+    return problem.renew(best)
 
 
 def _onto(problem: Problem, origin: Tensor, gradient: Tensor, offset: Tensor) -> Tensor:

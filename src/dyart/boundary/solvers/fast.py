@@ -32,7 +32,8 @@ def fast(
         problem: the batch.
         start: ``[N, D]``, inside the box.
         steps: gradient evaluations, at least 2: the first is spent on ``start``.
-        target: aim at this class until the boundary is crossed for the first time, ``[N]``.
+        target: aim at this class until another one is crossed to, ``[N]``. The gradients kept are of the margin
+            against it then.
         tick: called after every step.
     """
     return fast_with_start(problem, start, steps, target, tick)[0]
@@ -71,7 +72,7 @@ def fast_with_start(
         first = first or now
         across = now.value < 0
         best = best.closer(_candidate(problem, x, now, across))
-        aim = aim & ~across
+        aim = now.aimed
         tick()
         if step + 1 < steps:
             share = step / max(steps - 2, 1)
