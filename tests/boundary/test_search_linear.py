@@ -53,11 +53,9 @@ def test_ten_classes_give_the_closed_form_when_every_rival_is_tried(norm, dtype)
     likeliest = model(inputs).detach().scatter(1, labels[:, None], -math.inf).argmax(dim=1)
     assert int((truth.rival != likeliest).sum()) >= 6
     found = dyart.closest_boundary_points(model, inputs, labels, norm, bounds=None, tol=TOL, restarts=9)
-    # The l1 ball has corners: next to a second class the point goes to another one, 0.04 % farther.
-    close(found.margin, truth.margin, 1e-5 if norm != "l1" else 1e-3)
-    if norm != "l1":
-        close(found.points, truth.points)
-        assert torch.equal(found.rival, truth.rival)
+    close(found.margin, truth.margin)
+    close(found.points, truth.points)
+    assert torch.equal(found.rival, truth.rival)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -114,8 +112,8 @@ def test_in_a_box_the_margin_is_the_one_that_scipy_finds(norm, classes, dtype):
     excess = (found.margin.double() / truth.margin - 1)[reachable]
     assert float(excess.min()) > -1e-5
     # Where a coordinate is about to reach its bound the search closes in slowly, most of all for l1.
-    assert float(excess.max()) < (5e-3 if norm != "l1" else 2e-2)
-    assert float((excess < 1e-4).double().mean()) > 0.8
+    assert float(excess.max()) < (2e-3 if norm != "l1" else 5e-3)
+    assert float((excess < 1e-5).double().mean()) > 0.8
     if norm == "l2":
         close(found.points[reachable], truth.points[reachable], 1e-2)
     # The box must matter, or this is the test without one.
@@ -154,7 +152,7 @@ def test_a_plane_outside_the_box_is_not_found(norm):
 
 
 @pytest.mark.parametrize("bounds", [None, (-1.0, 1.0)])
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("shape", [(), (1,), (12,), (3, 4), (3, 2, 2)])
 def test_any_shape_of_input_gives_what_the_flat_one_gives(shape, norm, bounds):
     features = math.prod(shape)

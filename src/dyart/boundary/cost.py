@@ -8,6 +8,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from dyart.boundary.model import ordinary
+
 
 @runtime_checkable
 class Cost(Protocol):
@@ -61,8 +63,8 @@ def cost_derivative(cost: Cost, margin: Tensor) -> Tensor:
     if own is not None:
         derivative: Tensor = own(margin)
         return derivative
-    with torch.enable_grad():
-        margin = margin.detach().requires_grad_()
+    with torch.inference_mode(False), torch.enable_grad():
+        margin = ordinary(margin).requires_grad_()
         total = cost(margin).sum()
         if not total.requires_grad:
             return torch.zeros_like(margin)

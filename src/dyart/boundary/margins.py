@@ -3,6 +3,7 @@
 ``logit_margin`` is the paper's phi (its equation 1), ``soft_logit_margin`` its Phi (equation 8).
 """
 
+import math
 from typing import Literal
 
 import torch
@@ -45,8 +46,8 @@ def soft_logit_margin(logits: Tensor, labels: Tensor, beta: float = 5.0) -> Tens
     Returns:
         ``[N]`` in float32, or float64 for float64 logits. Differentiable in the logits.
     """
-    if not beta > 0:
-        raise ValueError(f"beta must be positive, got {beta}")
+    if not 0 < beta < math.inf:
+        raise ValueError(f"beta must be positive and finite, got {beta}")
     own, rivals = _split(logits, labels)
     # The shift cancels in the derivative, so it may be a constant.
     largest = rivals.max(dim=1).values.detach()
@@ -68,8 +69,10 @@ def closest_rival(logits: Tensor, labels: Tensor) -> Tensor:
 
 def rivals_by_logit(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the other classes from the largest logit down, ``[N, K-1]``."""
-    order = _split(logits, labels)[1].argsort(dim=1, descending=True, stable=True)
-    return order[:, :-1]
+    # The label comes last, also behind classes that the model masks with -inf.
+    rivals = _split(logits, labels)[1]
+    rivals = rivals.clamp(min=torch.finfo(rivals.dtype).min).scatter(1, labels.long()[:, None], -torch.inf)
+    return rivals.argsort(dim=1, descending=True, stable=True)[:, :-1]
 
 
 def _split(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

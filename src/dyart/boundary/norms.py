@@ -20,8 +20,13 @@ def flat(x: Tensor) -> Tensor:
 
 def norm(x: Tensor, p: Norm) -> Tensor:
     """Return the p-norm of every example of ``x``, ``[N]``."""
-    result: Tensor = torch.linalg.vector_norm(flat(x), ord=_ORDER[p], dim=1)
-    return result
+    largest: Tensor = torch.linalg.vector_norm(flat(x), ord=math.inf, dim=1)
+    if p == "linf":
+        return largest
+    # Scaled by the largest entry: squares of tiny or huge ones would leave the range of float32.
+    scale = torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
+    scaled: Tensor = torch.linalg.vector_norm(flat(x) / scale[:, None], ord=_ORDER[p], dim=1)
+    return scale * scaled
 
 
 def dual_norm(x: Tensor, p: Norm) -> Tensor:

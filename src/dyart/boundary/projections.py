@@ -14,7 +14,7 @@ For p = 1 the steepest coordinates go first, each as far as the box leaves room:
 import torch
 from torch import Tensor
 
-from dyart.boundary.norms import Norm
+from dyart.boundary.norms import NORMS, Norm
 
 
 def project_onto_hyperplane(
@@ -44,6 +44,12 @@ def project_onto_hyperplane(
     Returns:
         The displacement, ``[N, D]``, in the dtype of ``origin``.
     """
+    if norm not in NORMS:
+        raise ValueError(f"norm must be one of {NORMS}, got {norm!r}")
+    if (lower is None) != (upper is None):
+        raise ValueError("give both lower and upper (infinite for no bound on that side), or none")
+    if rounds is not None and rounds < 1:
+        raise ValueError(f"rounds must be at least 1, or None, got {rounds}")
     # Scaled so that the largest slope is 1: squares of tiny gradients would underflow.
     largest = gradient.abs().amax(dim=1, keepdim=True)
     slope = gradient.abs() / torch.where(largest > 0, largest, 1.0)
@@ -75,9 +81,10 @@ def _fill(
     while True:
         spent = torch.where(stopped, slope * room, 0.0).sum(dim=1, keepdim=True)
         remaining = torch.where(stopped, 0.0, gain).sum(dim=1, keepdim=True)
-        exhausted = remaining == 0
+        exhausted = (remaining == 0) & (needed > spent)
         # Rounding must not lower the level: the rise is what ends the loop.
-        level = torch.where(exhausted, level, torch.maximum(level, (needed - spent) / _positive(remaining)))
+        risen = torch.maximum(level, (needed - spent) / _positive(remaining))
+        level = torch.where(remaining == 0, level, risen)
         done += 1
         before, stopped = stopped, level * pace >= room
         if done == rounds or (rounds is None and torch.equal(before, stopped)):
