@@ -8,9 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# On tensors this small two threads only wait for each other, for seconds when the machine is busy.
-torch.set_num_threads(1)
-
 
 def smooth_network(
     features: int = 12, classes: int = 4, width: int = 24, gain: float = 1.6, seed: int = 0

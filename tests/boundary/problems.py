@@ -14,9 +14,6 @@ from torch import Tensor, nn
 
 from dyart.boundary.margins import boundary_value
 
-# The tensors here are tiny: a second thread takes up to eight times longer on a busy machine.
-torch.set_num_threads(1)
-
 
 class Truth(NamedTuple):
     """What is known of a batch, in float64."""

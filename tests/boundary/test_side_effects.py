@@ -86,15 +86,6 @@ class FailingGradient(nn.Module):
             raise FailureError(f"gradient {self.gradients}")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Networks as small as these are slower on several."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def network(*extra: nn.Module) -> nn.Sequential:
     """BatchNorm with statistics of its own, dropout, one frozen layer, gradients on some parameters."""
     with torch.random.fork_rng():

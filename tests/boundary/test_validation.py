@@ -14,15 +14,6 @@ import dyart
 SHAPE, CLASSES, EXAMPLES = (3, 2, 2), 10, 6
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Networks as small as these are slower on several."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 class Counting(nn.Module):
     """Ten classes; counts its forward passes and the gradients that were taken through it."""
 

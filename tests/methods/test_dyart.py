@@ -2,21 +2,17 @@
 
 import copy
 import math
-import sys
 import types
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from networks import plain_kernels, small_resnet, uniform
 from torch import Tensor, nn
 
 import dyart
-
-sys.path.append(str(Path(__file__).parents[1] / "boundary"))
-from networks import plain_kernels, small_resnet, uniform
 
 EXAMPLES = 12
 

@@ -68,8 +68,8 @@ def cost_derivative(cost: Cost, margin: Tensor) -> Tensor:
         total = cost(margin).sum()
         if not total.requires_grad:
             return torch.zeros_like(margin)
-        (gradient,) = torch.autograd.grad(total, margin)
-    return gradient
+        (gradient,) = torch.autograd.grad(total, margin, allow_unused=True)
+    return torch.zeros_like(margin) if gradient is None else gradient
 
 
 def check_cost(cost: Cost, r0: float, samples: int = 256) -> bool:

@@ -81,6 +81,8 @@ def _split(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         raise ValueError(f"logits must be [N, K] with K >= 2 classes, got shape {tuple(logits.shape)}")
     if not logits.is_floating_point():
         raise TypeError(f"logits must be floating point, got {logits.dtype}")
+    if labels.is_floating_point():
+        raise TypeError(f"labels must be integers, got {labels.dtype}")
     if labels.shape != logits.shape[:1]:
         raise ValueError(f"labels must be [{logits.shape[0]}] like the logits, got {tuple(labels.shape)}")
     logits = at_least_float32(logits)

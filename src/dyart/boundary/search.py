@@ -50,9 +50,9 @@ def closest_boundary_points(
     the same afterwards. Every point reported as found was evaluated on the other side of the boundary, inside the
     bounds.
 
-    Cost: one forward pass; one more and a backward pass for each of the ``rivals``, once; then ``steps`` forward and
-    backward passes per restart, whatever the number of classes. ``tol`` adds a few forward passes and one gradient
-    evaluation. Examples without a margin take no part.
+    Cost: one forward pass; ``steps`` forward and backward passes per restart, whatever the number of classes; and
+    to compare ``rivals``, once, a forward pass, a backward pass for each, and a gradient evaluation of the result.
+    ``tol`` adds a few forward passes and three gradient evaluations. Examples without a margin take no part.
 
     Args:
         model: any callable from inputs to logits ``[N, K]`` (or to an object with ``.logits``), K >= 2.
@@ -72,7 +72,8 @@ def closest_boundary_points(
         seed: of the random starts. An example's draws depend on the seed, the restart and its index alone.
         validate: check inputs, labels, bounds and logits before any work (costs host synchronisation).
         progress: True for a progress line on stderr, or a callable ``(done, total)``.
-        signed: also search from examples outside their class; their margin is minus the distance to it.
+        signed: also search from examples outside their class; their margin is minus the distance to it. Where that
+            distance is to a corner between several rivals, it comes out too long, and not ``optimal``.
         rivals: how many other classes, likeliest first, are compared at the input for the one to aim at. 1: no
             comparison and no cost; the search follows the largest rival from the start.
     """
