@@ -164,7 +164,7 @@ def test_a_downward_import_is_allowed(module, source):
 
 def test_relative_imports_of_a_package_start_at_the_package():
     package = ("dyart", "boundary", "solvers")
-    assert imported("from .fast import fast", package, True) == {"dyart.boundary.solvers.fast.fast"}
+    assert imported("from .fast import fast_search", package, True) == {"dyart.boundary.solvers.fast.fast_search"}
     assert upward("from ...methods import dyart", package, True)
     assert not upward("from ..problem import Best", package, True)
 

@@ -21,7 +21,7 @@ from dyart.boundary.norms import NORMS, Norm
 from dyart.boundary.points import BoundaryPoints, Passes
 from dyart.boundary.problem import Problem
 from dyart.boundary.search import assemble
-from dyart.boundary.solvers.fast import fast_with_start
+from dyart.boundary.solvers.fast import fast_search_from
 from dyart.boundary.validation import Bounds, as_bounds
 
 Keep = Literal["conditions", "optimal", "found"]
@@ -124,7 +124,7 @@ class DyART:
             inputs, labels = ordinary(inputs), ordinary(labels).long()
             box = as_bounds(self.bounds, inputs, check=False)
             problem = Problem(net, inputs, labels, self.norm, self.boundary, self.beta, *box, rounds=PROJECTION_ROUNDS)
-            best, first = fast_with_start(problem, problem.origin, self.steps)
+            best, first = fast_search_from(problem, problem.origin, self.steps)
         # An input outside its class counts as its own crossing; it has no margin.
         best = best.where(first.value > 0, problem.nothing())
         cost = Passes(problem.forward, problem.backward)

@@ -5,8 +5,8 @@ from typing import Protocol
 from torch import Tensor
 
 from dyart.boundary.problem import Best, Problem, Tick, no_tick
-from dyart.boundary.solvers.fab import fab
-from dyart.boundary.solvers.fast import fast
+from dyart.boundary.solvers.fab import fab_search
+from dyart.boundary.solvers.fast import fast_search
 
 
 class Solver(Protocol):
@@ -19,6 +19,6 @@ class Solver(Protocol):
         ...
 
 
-SOLVERS: dict[str, Solver] = {"fast": fast, "fab": fab}
+SOLVERS: dict[str, Solver] = {"fast": fast_search, "fab": fab_search}
 AIMING = ("fast",)
 """Solvers that need to be told which rival to aim at; the others look at all of them."""

@@ -18,7 +18,7 @@ OVERSHOOT = 1.05
 PULL_BACK = 0.9
 
 
-def fab(problem: Problem, start: Tensor, steps: int, target: Tensor | None = None, tick: Tick = no_tick) -> Best:
+def fab_search(problem: Problem, start: Tensor, steps: int, target: Tensor | None = None, tick: Tick = no_tick) -> Best:
     """Search from ``start`` and return the closest point across the boundary.
 
     Cost: per step 2 forward and K - 1 backward passes (1 for the soft boundary or with a target), and one gradient

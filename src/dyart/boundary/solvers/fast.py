@@ -9,15 +9,19 @@ evaluation tests the new point, so that no pass is spent on testing alone.
 import torch
 from torch import Tensor
 
+from dyart.boundary.norms import Norm
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
 from dyart.boundary.projections import project_onto_hyperplane
 
 OVERSHOOT = (1.1, 1.005)
+# Largest share of the input's projection in a step. For p = 1 the two projections move different coordinates, each
+# to its bound, and their mixture undoes both: it needs a small one to cross at all.
+BIAS: dict[Norm, float] = {"linf": 1.0, "l2": 1.0, "l1": 0.1}
 FIRST_PULL_BACK, LAST_PULL_BACK = 0.3, 0.95
 
 
-def fast(
+def fast_search(
     problem: Problem,
     start: Tensor,
     steps: int,
@@ -36,10 +40,10 @@ def fast(
             against it then.
         tick: called after every step.
     """
-    return fast_with_start(problem, start, steps, target, tick)[0]
+    return fast_search_from(problem, start, steps, target, tick)[0]
 
 
-def fast_with_start(
+def fast_search_from(
     problem: Problem,
     start: Tensor,
     steps: int,
@@ -48,7 +52,7 @@ def fast_with_start(
     overshoot: tuple[float, float] = OVERSHOOT,
     pull_back: tuple[float, float] | None = None,
 ) -> tuple[Best, Evaluation]:
-    """Search as ``fast`` does, and also return the evaluation at the start.
+    """Search as ``fast_search`` does, and also return the evaluation at the start.
 
     Args:
         problem: the batch.
@@ -98,7 +102,7 @@ def _advance(
     from_base = _onto_boundary(problem, base, x, now, overshoot)
     from_origin = _onto_boundary(problem, origin, x, now, overshoot)
     near, far = norm_of(from_base, problem.norm), norm_of(from_origin, problem.norm)
-    bias = (near / torch.where(near + far > 0, near + far, 1.0))[:, None]
+    bias = (near / torch.where(near + far > 0, near + far, 1.0)).clamp(max=BIAS[problem.norm])[:, None]
     moved = (1 - bias) * (base + from_base) + bias * (origin + from_origin)
     # A gradient that overflowed says nothing: start again from the input.
     usable = moved.isfinite().all(dim=1) & now.gradient.isfinite().all(dim=1)
