@@ -8,7 +8,6 @@ from torch import Tensor
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.optimality import free_coordinates
 from dyart.boundary.problem import Best, Problem
-from dyart.boundary.projections import project_onto_hyperplane
 
 MAX_PASSES = 40
 SETTLING = 2
@@ -59,9 +58,7 @@ def _settle(problem: Problem, best: Best) -> Best:
     """Return the input's projection onto the boundary as linearised at the point, where that is a better point."""
     offset = best.value - (best.gradient * (best.points - problem.origin)).sum(dim=1)
     offset = torch.where(best.found, OVERSHOOT * offset, 0.0)
-    step = project_onto_hyperplane(
-        problem.origin, best.gradient, offset, problem.norm, problem.low, problem.high, problem.rounds
-    )
+    step = problem.project(problem.origin, best.gradient, offset)
     usable = step.isfinite().all(dim=1, keepdim=True)
     x = problem.into_box(problem.origin + torch.where(usable, step, 0.0))
     now = problem.evaluate(x)

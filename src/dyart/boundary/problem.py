@@ -19,6 +19,7 @@ from dyart.boundary.margins import (
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.norms import Norm, flat
 from dyart.boundary.norms import norm as norm_of
+from dyart.boundary.projections import project_onto_hyperplane
 
 
 class Evaluation(NamedTuple):
@@ -187,6 +188,10 @@ class Problem:
         if self.low is not None and self.high is not None:
             x = torch.maximum(torch.minimum(x, self.high), self.low)
         return x.to(self.inputs.dtype).to(self.origin.dtype)
+
+    def project(self, origin: Tensor, gradient: Tensor, offset: Tensor) -> Tensor:
+        """Return the shortest displacement from ``origin`` onto a hyperplane, without leaving the box."""
+        return project_onto_hyperplane(origin, gradient, offset, self.norm, self.low, self.high, self.rounds)
 
     def distance(self, x: Tensor) -> Tensor:
         """Return how far ``x`` is from the inputs, ``[N]``."""

@@ -11,7 +11,6 @@ from torch import Tensor
 from dyart.boundary.norms import dual_norm
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.problem import Best, Problem, Tick, no_tick
-from dyart.boundary.projections import project_onto_hyperplane
 
 BIAS = 0.1
 OVERSHOOT = 1.05
@@ -38,8 +37,8 @@ def fab_search(problem: Problem, start: Tensor, steps: int, target: Tensor | Non
         nearest = (values.abs() / slopes.clamp(min=1e-12)).argmin(dim=0)
         rows = torch.arange(len(x), device=x.device)
         value, gradient = values[nearest, rows], gradients[nearest, rows]
-        from_x = _onto(problem, x, gradient, value)
-        from_origin = _onto(problem, origin, gradient, value + (gradient * (origin - x)).sum(dim=1))
+        from_x = problem.project(x, gradient, value)
+        from_origin = problem.project(origin, gradient, value + (gradient * (origin - x)).sum(dim=1))
         near, far = norm_of(from_x, problem.norm), norm_of(from_origin, problem.norm)
         bias = (near / torch.where(near + far > 0, near + far, 1.0)).clamp(max=BIAS)[:, None]
         moved = (1 - bias) * (x + OVERSHOOT * from_x) + bias * (origin + OVERSHOOT * from_origin)
@@ -52,7 +51,3 @@ def fab_search(problem: Problem, start: Tensor, steps: int, target: Tensor | Non
         x = torch.where(across[:, None], problem.into_box(origin + PULL_BACK * (x - origin)), x)
         tick()
     return problem.renew(best)
-
-
-def _onto(problem: Problem, origin: Tensor, gradient: Tensor, offset: Tensor) -> Tensor:
-    return project_onto_hyperplane(origin, gradient, offset, problem.norm, problem.low, problem.high, problem.rounds)

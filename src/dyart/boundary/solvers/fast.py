@@ -12,7 +12,6 @@ from torch import Tensor
 from dyart.boundary.norms import Norm
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
-from dyart.boundary.projections import project_onto_hyperplane
 
 OVERSHOOT = (1.1, 1.005)
 # Largest share of the input's projection in a step. For p = 1 the two projections move different coordinates, each
@@ -111,7 +110,5 @@ def _advance(
 
 def _onto_boundary(problem: Problem, origin: Tensor, x: Tensor, now: Evaluation, overshoot: float) -> Tensor:
     """Return the displacement from ``origin`` onto, and a little beyond, the boundary as linearised at ``x``."""
-    offset = overshoot * (now.followed + (now.gradient * (origin - x)).sum(dim=1))
-    return project_onto_hyperplane(
-        origin, now.gradient, offset, problem.norm, problem.low, problem.high, problem.rounds
-    )
+    offset = now.followed + (now.gradient * (origin - x)).sum(dim=1)
+    return problem.project(origin, now.gradient, overshoot * offset)
