@@ -106,21 +106,24 @@ def ieee_float32(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _no_tf32() -> Iterator[None]:
-    matmul: Any = torch.backends.cuda.matmul
-    cudnn: Any = torch.backends.cudnn
-    mkldnn: Any = torch.backends.mkldnn
-    places: list[tuple[Any, str, Any]] = [(matmul, "allow_tf32", False), (cudnn, "allow_tf32", False)]
+    backends: Any = torch.backends
+    matmul, cudnn, mkldnn = backends.cuda.matmul, backends.cudnn, backends.mkldnn
+    places: list[tuple[Any, str, Any, Any]]
     if hasattr(matmul, "fp32_precision"):  # torch 2.9 on: mixing it with the older switches is an error there
-        owners = (matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv)
-        places = [(owner, "fp32_precision", "ieee") for owner in owners]
-    before = [getattr(owner, name) for owner, name, _ in places]
+        owners = [(matmul, backends), (cudnn.conv, cudnn), (cudnn.rnn, cudnn)]
+        owners += [(mkldnn.matmul, mkldnn), (mkldnn.conv, mkldnn)]
+        # Reading gives the parent's setting where there is none of its own; "none" goes back to following it.
+        before = [(owner, owner.fp32_precision, parent.fp32_precision) for owner, parent in owners]
+        places = [(owner, "fp32_precision", "ieee", "none" if own == above else own) for owner, own, above in before]
+    else:
+        places = [(owner, "allow_tf32", False, owner.allow_tf32) for owner in (matmul, cudnn)]
     try:
-        for owner, name, value in places:
-            setattr(owner, name, value)
+        for owner, name, plain, _ in places:
+            setattr(owner, name, plain)
         yield
     finally:
-        for (owner, name, _), value in zip(places, before, strict=True):
-            setattr(owner, name, value)
+        for owner, name, _, old in places:
+            setattr(owner, name, old)
 
 
 def ordinary(x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ SHOCK = 0.01
 
 
 class Passes(NamedTuple):
-    """Forward and backward passes of the model that every example took part in."""
+    """The most forward and backward passes of the model that any one example took part in."""
 
     forward: int
     backward: int
@@ -60,11 +60,14 @@ class BoundaryPoints:
     alignment: Tensor
     """In [-1, 1]: 1 exactly where the first-order optimality conditions hold; nan where nothing was found."""
     rival: Tensor
-    """The class on the other side; -1 where nothing was found."""
+    """The largest other class at the point: the one on the other side, or, for an example outside its class, the one
+    it comes from; -1 where nothing was found."""
     input_value: Tensor
     """phi (or Phi) at the input."""
     cost: Passes
     solver: str = "fast"
+    signed: bool = False
+    """Examples outside their class were searched too."""
 
     def __len__(self) -> int:
         """Return the number of examples."""
@@ -75,6 +78,8 @@ class BoundaryPoints:
         if isinstance(index, slice):
             return self._map(lambda tensor: tensor[index])
         rows = torch.as_tensor(index, device=self.found.device)
+        if rows.ndim > 1 or (rows.is_floating_point() and rows.numel()):
+            raise TypeError(f"index must be a mask, integers or a slice, got {rows.dtype} of shape {tuple(rows.shape)}")
         rows = (rows if rows.dtype == torch.bool else rows.long()).reshape(-1)
         return self._map(lambda tensor: tensor[rows])
 
@@ -122,7 +127,7 @@ class BoundaryPoints:
 
     @property
     def optimal(self) -> Tensor:
-        """Locally optimal by the default thresholds: ``|value| <= 0.1`` and alignment > 0.9."""
+        """Locally optimal by the default thresholds: ``|value| <= 0.1`` and alignment > 0.9; see also ``shock``."""
         return self.is_optimal()
 
     def check_conditions(self, **thresholds: float) -> optimality.Conditions:
@@ -158,7 +163,7 @@ class BoundaryPoints:
             ("off the boundary", self.value.abs() > RESIDUAL),
             ("flat", self.shock),
             ("not found", ~self.found),
-            ("not inside", ~self.found & ~self.inside),
+            ("not inside", ~self.found & ~self.inside & (not self.signed)),
         ]
         code = torch.zeros(len(self), dtype=torch.long, device=self.found.device)
         for number, (_, holds) in enumerate(checks):
@@ -176,9 +181,10 @@ class BoundaryPoints:
             return f"{start}; {name} is {float(one.input_value[0]):.4g} at the input, so it has no margin"
         if verdict == "not found":
             return f"{start}; no point across the boundary was met: try more steps or restarts"
+        side = "towards" if bool(one.inside[0]) else "from"
         margin, value, alignment = float(one.margin[0]), float(one.value[0]), float(one.alignment[0])
         return (
-            f"{start}; {self.norm} margin {margin:.4g} towards class {int(one.rival[0])}, {name} at the point "
+            f"{start}; {self.norm} margin {margin:.4g} {side} class {int(one.rival[0])}, {name} at the point "
             f"{value:.3g} (on the boundary if at most {RESIDUAL:g} in size), alignment {alignment:.3f} (locally "
             f"closest if above {ALIGNMENT:g}), slope {float(one.multiplier()[0]):.3g}"
         )
@@ -233,7 +239,8 @@ def concat(parts: Sequence[BoundaryPoints]) -> BoundaryPoints:
 
 def _tensor_fields(points: BoundaryPoints) -> list[str]:
     """Return the names of the fields with one row per example."""
-    return [field.name for field in dataclasses.fields(points) if isinstance(getattr(points, field.name), Tensor)]
+    names = [field.name for field in dataclasses.fields(points) if field.name != "bounds"]
+    return [name for name in names if isinstance(getattr(points, name), Tensor)]
 
 
 def _same_bounds(one: Bounds, other: Bounds) -> bool:

@@ -36,7 +36,7 @@ class Evaluation(NamedTuple):
     correct: Tensor
     """``[N]``: the largest logit is the label's."""
     aimed: Tensor
-    """``[N]``: ``followed`` is not the value itself."""
+    """``[N]``: may go on aiming: has not crossed to another class yet (from outside: has not crossed yet)."""
 
 
 class Best(NamedTuple):

@@ -45,10 +45,9 @@ def closest_boundary_points(
 ) -> BoundaryPoints:
     """Find the closest point of the decision boundary for every example, and say how good it is.
 
-    The model runs in eval mode (BatchNorm with its running statistics) and in plain float32 (no TF32, no
-    autocast), or in float64 if the inputs are; its modes, flags, gradients, buffers and the global random state are
-    the same afterwards. Every point reported as found was evaluated on the other side of the boundary, inside the
-    bounds.
+    The model runs in eval mode (BatchNorm with its running statistics) and in the inputs' dtype, without TF32 and
+    autocast; margins are float32 or better. Its modes, flags, gradients, buffers and the global random state are the
+    same afterwards. Every point reported as found was evaluated on the other side of the boundary, inside the bounds.
 
     Cost: one forward pass; ``steps`` forward and backward passes per restart, whatever the number of classes; and
     to compare ``rivals``, once, a forward pass, a backward pass for each, and a gradient evaluation of the result.
@@ -73,13 +72,13 @@ def closest_boundary_points(
         validate: check inputs, labels, bounds and logits before any work (costs host synchronisation).
         progress: True for a progress line on stderr, or a callable ``(done, total)``.
         signed: also search from examples outside their class; their margin is minus the distance to it. Where that
-            distance is to a corner between several rivals, it comes out too long, and not ``optimal``.
+            distance is to a corner between several rivals, it comes out too long, and not ``optimal``, or is not found.
         rivals: how many other classes, likeliest first, are compared at the input for the one to aim at. 1: no
             comparison and no cost; the search follows the largest rival from the start.
     """
+    _check_options(norm, boundary, beta, steps, restarts, solver, tol, batch_size, rivals, seed)
     if signed and solver != "fast":
         raise ValueError("signed margins need solver='fast': the classic search looks for the nearest rival only")
-    _check_options(norm, boundary, beta, steps, restarts, solver, tol, batch_size, rivals, seed)
     bounds = None if bounds is None else validation.as_pair(bounds)
     batch_size = None if batch_size is None else int(batch_size)
     if validate:
@@ -115,7 +114,7 @@ def closest_boundary_points(
             best = best.insert(chunk, part.unorient(solved))
             cost = Passes(max(cost.forward, 1 + part.forward), max(cost.backward, part.backward))
         correct = logits.argmax(dim=1) == labels
-        return assemble(whole, bounds, best, input_value, correct, cost, solver)
+        return assemble(whole, bounds, best, input_value, correct, cost, solver, signed)
 
 
 def assemble(
@@ -126,6 +125,7 @@ def assemble(
     correct: Tensor,
     cost: Passes,
     solver: str,
+    signed: bool = False,
 ) -> BoundaryPoints:
     """Turn a solver's flat result into BoundaryPoints, with signed margins and alignments. No model pass, no sync."""
     shape, inside = problem.inputs.shape, input_value > 0
@@ -151,6 +151,7 @@ def assemble(
         input_value=input_value,
         cost=cost,
         solver=solver,
+        signed=signed,
     )
 
 

@@ -15,7 +15,7 @@ from dyart.boundary.derivative import METHODS, directional_derivative
 from dyart.boundary.margins import boundary_value
 from dyart.boundary.model import evaluation_mode, ieee_float32, logits_of, ordinary, unchanged, underlying
 from dyart.boundary.points import BoundaryPoints
-from dyart.boundary.validation import check_choice
+from dyart.boundary.validation import check_choice, check_count
 
 
 def boundary_speed(
@@ -52,12 +52,14 @@ def boundary_speed(
     """
     if derivative is not None:
         check_choice("derivative", derivative, METHODS)
+    if batch_size is not None:
+        check_count("batch_size", batch_size, 1)
     if not isinstance(model, nn.Module):
         raise TypeError(f"boundary_speed needs an nn.Module, whose parameters it can move, got {type(model).__name__}")
     module = underlying(model)
     direction = _checked(module, update)
     rows = found.found.nonzero()[:, 0]
-    rates, used = [], derivative or METHODS[0]
+    rates, used = [], derivative
     device = found.points.device
     with ieee_float32(device), evaluation_mode(module), unchanged(module, device):
         for chunk in rows.split(batch_size or max(len(rows), 1)):
@@ -70,7 +72,7 @@ def boundary_speed(
                 return boundary_value(logits, labels, found.boundary, found.beta)
 
             if direction and len(chunk):
-                rate, used = directional_derivative(module, values, direction, derivative)
+                rate, used = directional_derivative(module, values, direction, used)
             else:
                 rate = torch.zeros_like(found.margin[chunk])
             rates.append(rate.detach())
@@ -82,7 +84,7 @@ def boundary_speed(
         )
     speed = torch.full_like(found.margin, torch.nan)
     speed[rows] = torch.cat(rates).to(speed) / found.multiplier(box_aware)[rows]
-    speed.derivative = used  # type: ignore[attr-defined]
+    speed.derivative = used or METHODS[0]  # type: ignore[attr-defined]
     return speed
 
 

@@ -1,6 +1,7 @@
 """The direction theta' in which a training step moves a model, without taking the step."""
 
 import copy
+import inspect
 from collections.abc import Callable
 
 import torch
@@ -21,7 +22,7 @@ def update_direction(
     """Return theta' by parameter name: the negative gradient of a loss, or an optimizer's true next step.
 
     Nothing changes: not the parameters, their ``.grad``, the buffers (BatchNorm statistics that the loss updates are
-    put back) nor the optimizer's state, which is stepped as a copy.
+    put back) nor the optimizer's state, which is stepped as a copy. Step hooks of the optimizer run, on the copy.
 
     Cost: the loss's forward pass and one backward pass; with an optimizer, a copy of its parameters and state.
 
@@ -89,6 +90,9 @@ def _clipped(gradients: dict[str, Tensor], clip_norm: float) -> dict[str, Tensor
 
 def _next_step(named: dict[str, nn.Parameter], gradients: dict[str, Tensor], optimizer: Optimizer) -> dict[str, Tensor]:
     """Return what ``optimizer.step()`` would add to every parameter, by stepping a copy of it."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise TypeError(f"{type(optimizer).__name__}.step() needs a closure: its step is no function of the gradients")
     originals = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     twin = object.__new__(type(optimizer))
     # All of its attributes and hooks, not only what a checkpoint keeps; a scheduler's patch of step() stays behind.
@@ -103,10 +107,5 @@ def _next_step(named: dict[str, nn.Parameter], gradients: dict[str, Tensor], opt
     for name, other in stepped.items():
         if name in gradients:
             other.grad = gradients[name].detach().clone()
-    try:
-        twin.step()
-    except TypeError as error:
-        raise TypeError(
-            f"{type(optimizer).__name__}.step() needs a closure: its step is not a function of the gradients"
-        ) from error
+    twin.step()
     return {name: other.detach() - named[name].detach() for name, other in stepped.items()}

@@ -36,7 +36,8 @@ class DyART:
 
     Calling it costs ``steps`` forward and input-gradient passes for the search, which runs in eval mode (BatchNorm
     with its running statistics), and one forward pass over boundary points and clean images together, in the mode
-    that the model is in. Autocast applies to both if the caller has it on; margins, weights and losses are float32.
+    that the model is in: BatchNorm statistics in training mode see the boundary points too. Autocast applies to both
+    if the caller has it on; margins, weights and losses are float32 or better.
 
     Args:
         alpha: of ``ExponentialCost``: how strongly small margins come first.
@@ -88,7 +89,8 @@ class DyART:
             check_cost(cost, r0)
         self.cost: Cost = exponential if cost is None else cost
         self.r0, self.lam, self.beta, self.steps = r0, lam, beta, steps
-        self.norm, self.boundary, self.bounds = norm, boundary, bounds
+        self.norm, self.boundary = norm, boundary
+        self.bounds = None if bounds is None else validation.as_pair(bounds)
         self.search_model, self.joint, self.keep, self.box_aware = search_model, joint, keep, box_aware
         self._validated = False
 

@@ -1,8 +1,8 @@
 """The classic FAB search (Croce and Hein, 2020), with the paper's soft variant: the yardstick for the fast one.
 
-Every iteration linearises the boundary against each rival class (K - 1 backward passes; one for the soft boundary or a
-single target), takes the closest hyperplane, moves to a mixture of the projections of the point and of the input, and
-spends another forward pass to test the new point. The mixture is capped at ``BIAS`` per example.
+Every iteration linearises the boundary against each rival class (K - 1 backward passes; one for the soft boundary),
+takes the closest hyperplane, moves to a mixture of the projections of the point and of the input, and spends another
+forward pass to test the new point. The mixture is capped at ``BIAS`` per example.
 """
 
 import torch
@@ -20,19 +20,19 @@ PULL_BACK = 0.9
 def fab_search(problem: Problem, start: Tensor, steps: int, target: Tensor | None = None, tick: Tick = no_tick) -> Best:
     """Search from ``start`` and return the closest point across the boundary.
 
-    Cost: per step 2 forward and K - 1 backward passes (1 for the soft boundary or with a target), and one gradient
+    Cost: per step 2 forward and K - 1 backward passes (1 for the soft boundary), and one gradient
     evaluation at the end, at the points found.
 
     Args:
         problem: the batch.
         start: ``[N, D]``, inside the box.
         steps: iterations.
-        target: linearise against this class alone, ``[N]``.
+        target: not used; every rival is looked at.
         tick: called after every step.
     """
     origin, x, best = problem.origin, start, problem.nothing()
     for _ in range(steps):
-        values, gradients = problem.linearise(x, None if target is None else target[:, None])
+        values, gradients = problem.linearise(x)
         slopes = dual_norm(gradients.flatten(0, 1), problem.norm).reshape(values.shape)
         nearest = (values.abs() / slopes.clamp(min=1e-12)).argmin(dim=0)
         rows = torch.arange(len(x), device=x.device)

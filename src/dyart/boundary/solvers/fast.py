@@ -13,10 +13,13 @@ from dyart.boundary.norms import Norm
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
 
+# Factor on the way to the hyperplane, above 1 to land across it: at the first step and, changed linearly, the last.
 OVERSHOOT = (1.1, 1.005)
 # Largest share of the input's projection in a step. For p = 1 the two projections move different coordinates, each
 # to its bound, and their mixture undoes both: it needs a small one to cross at all.
 BIAS: dict[Norm, float] = {"linf": 1.0, "l2": 1.0, "l1": 0.1}
+# Share of the displacement kept after a crossing: small at first, to look for a closer place; large in the end, to
+# settle, and the larger the more steps there are (1 - 2 / steps).
 FIRST_PULL_BACK, LAST_PULL_BACK = 0.3, 0.95
 
 
@@ -43,30 +46,10 @@ def fast_search(
 
 
 def fast_search_from(
-    problem: Problem,
-    start: Tensor,
-    steps: int,
-    target: Tensor | None = None,
-    tick: Tick = no_tick,
-    overshoot: tuple[float, float] = OVERSHOOT,
-    pull_back: tuple[float, float] | None = None,
+    problem: Problem, start: Tensor, steps: int, target: Tensor | None = None, tick: Tick = no_tick
 ) -> tuple[Best, Evaluation]:
-    """Search as ``fast_search`` does, and also return the evaluation at the start.
-
-    Args:
-        problem: the batch.
-        start: ``[N, D]``, inside the box.
-        steps: gradient evaluations.
-        target: class to aim at.
-        tick: called after every step.
-        overshoot: factor on the way to the hyperplane, above 1 to land across it: at the first step and, changed
-            linearly, at the last.
-        pull_back: share of the displacement kept after a crossing, likewise. Small at first, to look for a closer
-            place; large in the end, to settle, and the larger the more steps there are. None: from 0.3 to
-            1 - 2 / steps.
-    """
-    if pull_back is None:
-        pull_back = (FIRST_PULL_BACK, min(max(1 - 2 / steps, FIRST_PULL_BACK), LAST_PULL_BACK))
+    """Search as ``fast_search`` does, and also return the evaluation at the start."""
+    pull_back = (FIRST_PULL_BACK, min(max(1 - 2 / steps, FIRST_PULL_BACK), LAST_PULL_BACK))
     x, best = start, problem.nothing()
     aim = torch.ones_like(problem.labels, dtype=torch.bool)
     first: Evaluation | None = None
@@ -79,7 +62,7 @@ def fast_search_from(
         tick()
         if step + 1 < steps:
             share = step / max(steps - 2, 1)
-            x = _advance(problem, x, now, across, _between(overshoot, share), _between(pull_back, share))
+            x = _advance(problem, x, now, across, _between(OVERSHOOT, share), _between(pull_back, share))
     assert first is not None
     return best, first
 
