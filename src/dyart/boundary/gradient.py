@@ -1,4 +1,4 @@
-"""The margin gradient (the paper's theorem 2) as a loss that autograd differentiates correctly.
+"""The margin gradient (the paper's equation 6) as a loss that autograd differentiates correctly.
 
     grad_theta h(R) = h'(R) / lambda * grad_theta phi(x_hat, theta)
 

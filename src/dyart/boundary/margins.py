@@ -1,6 +1,6 @@
 """Logit margins: the functions whose zero level sets are the decision boundaries.
 
-``logit_margin`` is the paper's phi (its equation 1), ``soft_logit_margin`` its Phi (equation 8).
+``logit_margin`` is the paper's phi (its equation 1), ``soft_logit_margin`` its Phi (equation 7).
 """
 
 import math

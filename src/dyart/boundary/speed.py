@@ -1,4 +1,4 @@
-"""The closed-form speed of the decision boundary (the paper's proposition 1).
+"""The closed-form speed of the decision boundary (the paper's equation 4).
 
     s(x) = dR/dt = (grad_theta phi(x_hat, theta) . theta') / lambda
 
