@@ -22,8 +22,8 @@ def polish(problem: Problem, best: Best, input_value: Tensor, tol: float) -> Bes
     coordinates pinned at a bound stay there until the ball lets go of them, so that a first-order optimal point
     stays one.
 
-    Cost: two gradient evaluations, forward passes until the slowest example is there (on networks 5 to 10, at most
-    40), and one gradient evaluation at the end.
+    Cost: two gradient evaluations, forward passes until the slowest example is there, at most 40, and one gradient
+    evaluation at the end.
 
     Args:
         problem: the batch.
