@@ -189,13 +189,21 @@ class Problem:
             x = torch.maximum(torch.minimum(x, self.high), self.low)
         return x.to(self.inputs.dtype).to(self.origin.dtype)
 
-    def project(self, origin: Tensor, gradient: Tensor, offset: Tensor) -> Tensor:
-        """Return the shortest displacement from ``origin`` onto a hyperplane, without leaving the box."""
-        return project_onto_hyperplane(origin, gradient, offset, self.norm, self.low, self.high, self.rounds)
+    def project(self, origin: Tensor, gradient: Tensor, offset: Tensor, norm: Norm | None = None) -> Tensor:
+        """Return the shortest displacement from ``origin`` onto a hyperplane, without leaving the box.
+
+        Shortest in the problem's norm, or in another ``norm``.
+        """
+        return project_onto_hyperplane(origin, gradient, offset, norm or self.norm, self.low, self.high, self.rounds)
 
     def distance(self, x: Tensor) -> Tensor:
         """Return how far ``x`` is from the inputs, ``[N]``."""
         return norm_of(x - self.origin, self.norm)
+
+    def candidate(self, x: Tensor, now: Evaluation) -> Best:
+        """Return ``x`` as a result, at infinite distance where it is not across the boundary."""
+        distance = torch.where(now.value < 0, self.distance(x), torch.inf)
+        return Best(distance, x, now.value, now.gradient, now.rival)
 
     def renew(self, best: Best) -> Best:
         """Return ``best`` with value, gradient and rival evaluated anew: one forward and one backward pass."""

@@ -1,4 +1,4 @@
-"""The closest point of a hyperplane inside a box, for p = inf, 2 and 1.
+"""The closest point of a hyperplane inside a box, for p = inf, 2 and 1, and the Euclidean projection into a p-ball.
 
 For an origin t, a hyperplane {z : offset + g.(z - t) = 0} and a box, the shortest displacement moves every
 coordinate against the gradient, as far as its pace times a common level L, or as far as the box leaves room:
@@ -15,6 +15,10 @@ import torch
 from torch import Tensor
 
 from dyart.boundary.norms import NORMS, Norm
+from dyart.boundary.norms import norm as norm_of
+
+# Halvings of the threshold's interval, to rounding.
+BISECTIONS = {torch.float32: 26, torch.float64: 54}
 
 
 def project_onto_hyperplane(
@@ -70,6 +74,35 @@ def project_onto_hyperplane(
         return (direction * (level * pace)).to(origin.dtype)
     level, exhausted = _fill(level, needed, slope, pace, gain, room, rounds)
     return (direction * torch.where(exhausted, room, torch.minimum(level * pace, room))).to(origin.dtype)
+
+
+def into_ball(displacement: Tensor, radius: Tensor, norm: Norm) -> Tensor:
+    """Return the closest displacements, in the Euclidean norm, whose p-norm is at most ``radius``.
+
+    For p = inf the long coordinates are cut; for p = 2 all shrink alike; for p = 1 all shrink by the same amount
+    and the short ones vanish. No coordinate grows or changes sign, so that a point in a box around the origin of
+    the displacement stays in it. No host synchronisation.
+
+    Args:
+        displacement: ``[N, D]``.
+        radius: ``[N]``, at least 0; infinite: nothing changes.
+        norm: ``"linf"``, ``"l2"`` or ``"l1"``.
+    """
+    if norm not in NORMS:
+        raise ValueError(f"norm must be one of {NORMS}, got {norm!r}")
+    limit = radius[:, None].to(displacement.dtype)
+    if norm == "linf":
+        return torch.maximum(torch.minimum(displacement, limit), -limit)
+    size = displacement.abs()
+    length = norm_of(displacement, norm)[:, None]
+    if norm == "l2":
+        return displacement * torch.where(length > limit, limit / _positive(length), 1.0)
+    low, high = torch.zeros_like(limit), size.amax(dim=1, keepdim=True)
+    for _ in range(BISECTIONS[displacement.dtype]):
+        middle = (low + high) / 2
+        beyond = (size - middle).clamp(min=0).sum(dim=1, keepdim=True) > limit
+        low, high = torch.where(beyond, middle, low), torch.where(beyond, high, middle)
+    return torch.where(length > limit, displacement.sign() * (size - high).clamp(min=0), displacement)
 
 
 def _fill(

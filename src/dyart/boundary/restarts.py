@@ -1,40 +1,86 @@
 """Which class a search aims at, and where it begins."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from dyart.boundary.margins import rivals_by_logit
-from dyart.boundary.norms import dual_norm
+from dyart.boundary.margins import boundary_value, closest_rival, rivals_by_logit
+from dyart.boundary.norms import Norm, dual_norm
 from dyart.boundary.norms import norm as norm_of
-from dyart.boundary.problem import Best, Problem
+from dyart.boundary.problem import Evaluation, Problem
 
 
-def nearest_rivals(problem: Problem, logits: Tensor, most: int) -> Tensor:
-    """Return the classes to aim at, nearest first, ``[N, M]``: the ``most`` likeliest, by linearised distance.
+class Rivals(NamedTuple):
+    """The classes to aim at, nearest first, and the boundary against each of them as seen from the inputs."""
+
+    classes: Tensor
+    """``[N, M]``."""
+    values: Tensor | None
+    """``[M, N]``: margin against each at the input; None where nothing was compared."""
+    gradients: Tensor | None
+    """``[M, N, D]``."""
+    distance: Tensor
+    """``[N]``: to the nearest, linearised; inf where nothing was compared."""
+
+
+def nearest_rivals(problem: Problem, logits: Tensor, most: int) -> Rivals:
+    """Return the ``most`` likeliest other classes, by linearised distance.
 
     Cost: one forward and M backward passes, M = min(most, K - 1); none for M = 1.
     """
     rivals = rivals_by_logit(logits, problem.labels)[:, :most]
     if rivals.shape[1] == 1:
-        return rivals
+        return Rivals(rivals, None, None, torch.full_like(problem.origin[:, 0], torch.inf))
     values, gradients = problem.linearise(problem.origin, rivals)
-    slopes = dual_norm(gradients.flatten(0, 1), problem.norm).reshape(values.shape)
-    distance = values.abs() / slopes.clamp(min=torch.finfo(slopes.dtype).tiny)
-    return rivals.gather(1, distance.argsort(dim=0).T)
+    distance = _linearised(values, gradients, problem.norm)
+    order = distance.argsort(dim=0)
+    gradients = gradients.gather(0, order[:, :, None].expand_as(gradients))
+    return Rivals(rivals.gather(1, order.T), values.gather(0, order), gradients, distance.amin(dim=0))
 
 
-def random_start(problem: Problem, best: Best, index: Tensor, seed: int, restart: int) -> Tensor:
-    """Return a random point in the box, half as far away as the best point so far, ``[N, D]``.
+def seen_from_input(problem: Problem, logits: Tensor, rivals: Rivals, number: int) -> Evaluation | None:
+    """Return what evaluating the inputs with the aim ``number`` would give, if it is known from the comparison.
 
-    Where nothing was found yet, the point lies up to a quarter of the box away (of the input's size without a box).
-    The draw is a function of (seed, restart, index) for every example, on any device and in any chunk.
+    It is not for signed problems, where examples outside their class follow another function.
+    """
+    if rivals.values is None or rivals.gradients is None or problem.orientation is not None:
+        return None
+    value = boundary_value(logits, problem.labels, problem.boundary, problem.beta)
+    correct = logits.argmax(dim=1) == problem.labels
+    rival, aimed = closest_rival(logits, problem.labels), torch.ones_like(correct)
+    return Evaluation(value, rivals.values[number], rivals.gradients[number], rival, correct, aimed)
+
+
+def distance_from_input(problem: Problem) -> Tensor:
+    """Return the linearised distance to the boundary, ``[N]``: one forward and one backward pass."""
+    now = problem.evaluate(problem.origin)
+    return _linearised(now.followed[None], now.gradient[None], problem.norm)[0]
+
+
+def _linearised(values: Tensor, gradients: Tensor, norm: Norm) -> Tensor:
+    slopes = dual_norm(gradients.flatten(0, 1), norm).reshape(values.shape)
+    return values.abs() / slopes.clamp(min=torch.finfo(slopes.dtype).tiny)
+
+
+def random_start(problem: Problem, distance: Tensor, index: Tensor, seed: int, restart: int) -> Tensor:
+    """Return a random point in the box, half of ``distance``, ``[N]``, away from the input, ``[N, D]``.
+
+    Where the distance is infinite, the point lies up to a quarter of the box away (of the input's size without a
+    box). The draw is a function of (seed, restart, index) for every example, on any device and in any chunk.
     """
     origin = problem.origin
     draws = [_draw(seed, restart, int(i), origin.shape[1]) for i in index.tolist()]
     noise = torch.stack(draws).to(origin)
-    half_way = noise * (best.distance / 2 / norm_of(noise, problem.norm))[:, None]
+    half_way = noise * (distance / 2 / norm_of(noise, problem.norm))[:, None]
     far = noise * _extent(problem) / 4
-    return problem.into_box(origin + torch.where(best.found[:, None], half_way, far))
+    return problem.into_box(origin + torch.where(distance.isfinite()[:, None], half_way, far))
+
+
+def plausible(problem: Problem, distance: Tensor) -> Tensor:
+    """Return linearised distances, inf where they are larger than the box: nearly flat there, they say nothing."""
+    extent = norm_of(_extent(problem).expand_as(problem.origin), problem.norm)
+    return torch.where(distance < extent, distance, torch.inf)
 
 
 def _draw(seed: int, restart: int, index: int, size: int) -> Tensor:

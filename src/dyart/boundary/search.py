@@ -14,14 +14,14 @@ from dyart.boundary.model import (
     ieee_float32,
     unchanged,
 )
-from dyart.boundary.norms import NORMS, Norm
+from dyart.boundary.norms import NORMS, Norm, flat
 from dyart.boundary.points import BoundaryPoints, Passes
 from dyart.boundary.polish import polish
 from dyart.boundary.problem import Best, Problem
 from dyart.boundary.progress import Counter, Progress
-from dyart.boundary.restarts import nearest_rivals, random_start
-from dyart.boundary.solvers import AIMING, SOLVERS
-from dyart.boundary.validation import Bounds, as_bounds
+from dyart.boundary.restarts import distance_from_input, nearest_rivals, plausible, random_start, seen_from_input
+from dyart.boundary.solvers import AIMING, SOLVERS, apgd
+from dyart.boundary.validation import Bounds, Start, as_bounds
 
 
 def closest_boundary_points(
@@ -42,6 +42,7 @@ def closest_boundary_points(
     progress: Progress = False,
     signed: bool = False,
     rivals: int = 9,
+    start: Start = None,
 ) -> BoundaryPoints:
     """Find the closest point of the decision boundary for every example, and say how good it is.
 
@@ -50,8 +51,9 @@ def closest_boundary_points(
     same afterwards. Every point reported as found was evaluated on the other side of the boundary, inside the bounds.
 
     Cost: one forward pass; ``steps`` forward and backward passes per restart, whatever the number of classes; and
-    to compare ``rivals``, once, a forward pass, a backward pass for each, and a gradient evaluation of the result.
-    ``tol`` adds a few forward passes and three gradient evaluations. Examples without a margin take no part.
+    to compare ``rivals``, once, a forward pass, a backward pass for each, and a gradient evaluation of the result;
+    the searches that aim at one of them need no step for the input then. ``tol`` adds a few forward passes and three
+    gradient evaluations. Examples without a margin take no part.
 
     Args:
         model: any callable from inputs to logits ``[N, K]`` (or to an object with ``.logits``), K >= 2.
@@ -64,8 +66,9 @@ def closest_boundary_points(
         restarts: searches per example; the closest point counts. The first aims at the nearest rival class, the
             next at the second nearest, and so on; when all ``rivals`` have had their turn, they start at random.
         bounds: ``(low, high)``, numbers or tensors that broadcast to one example; None: no bounds.
-        solver: ``"fast"``, or ``"fab"``, the classic search that linearises against every rival at every step (2
-            forward and K - 1 backward passes each; its restarts are random).
+        solver: ``"fast"``; ``"apgd"``, Auto-PGD with a search for the radius, a second opinion at the same cost
+            (``"linf"`` and ``"l2"``); or ``"fab"``, the classic search that linearises against every rival at every
+            step (2 forward and K - 1 backward passes each; its restarts are random).
         tol: if given, slide the points onto the boundary until ``-tol <= value <= 0``.
         batch_size: examples per forward pass; None: all at once.
         seed: of the random starts. An example's draws depend on the seed, the restart and its index alone.
@@ -75,10 +78,16 @@ def closest_boundary_points(
             distance is to a corner between several rivals, it comes out too long, and not ``optimal``, or is not found.
         rivals: how many other classes, likeliest first, are compared at the input for the one to aim at. 1: no
             comparison and no cost; the search follows the largest rival from the start.
+        start: where the first search starts. None: at the input. A tensor like ``inputs``: at these points, e.g.
+            the ones found before the last change of the model; the search stays near them and follows the largest
+            rival, no rivals are compared unless further restarts need it (they are the searches without a start, one
+            fewer), and a start across the boundary is never traded for a farther point. ``"random"``: at a random
+            point half as far away as the boundary seems from the input (one more gradient evaluation where no rivals
+            are compared).
     """
     _check_options(norm, boundary, beta, steps, restarts, solver, tol, batch_size, rivals, seed)
     if signed and solver != "fast":
-        raise ValueError("signed margins need solver='fast': the classic search looks for the nearest rival only")
+        raise ValueError(f"signed margins need solver='fast', got {solver!r}: it looks for the nearest rival only")
     bounds = None if bounds is None else validation.as_pair(bounds)
     batch_size = None if batch_size is None else int(batch_size)
     if validate:
@@ -91,6 +100,7 @@ def closest_boundary_points(
                 "mode) and leaves the mode as it is. Call model.eval() to silence this",
                 stacklevel=2,
             )
+    validation.check_start(start, inputs, bounds, validate)
     with ieee_float32(inputs.device), evaluation_mode(model), unchanged(model, inputs.device):
         # A copy, so that the result stays right whatever the caller does to the batch later.
         inputs, given = inputs.detach().clone(), labels
@@ -102,13 +112,15 @@ def closest_boundary_points(
         inside = input_value > 0
         whole = Problem(model, inputs, labels, norm, boundary, beta, *as_bounds(bounds, inputs))
         best = whole.nothing()
+        given_start = whole.into_box(flat(start.detach()).to(whole.origin)) if isinstance(start, Tensor) else None
         rows = (inside | signed).nonzero()[:, 0]
         chunks = rows.split(batch_size or len(rows)) if len(rows) else ()
         counter = Counter(progress, len(chunks) * restarts * steps)
         cost = Passes(forward=min(len(inputs), 1), backward=0)
         for chunk in chunks:
             part = whole.part(chunk, torch.where(inside[chunk], 1.0, -1.0).to(input_value) if signed else None)
-            solved = _solve(part, logits[chunk], rivals, chunk, solver, steps, restarts, seed, counter)
+            begin = start if given_start is None else given_start[chunk]
+            solved = _solve(part, logits[chunk], rivals, chunk, solver, steps, restarts, seed, counter, begin)
             if tol is not None:
                 solved = polish(part, solved, part.orient(input_value[chunk]), tol)
             best = best.insert(chunk, part.unorient(solved))
@@ -158,22 +170,35 @@ def assemble(
 def _solve(
     problem: Problem,
     logits: Tensor,
-    rivals: int,
+    most_rivals: int,
     index: Tensor,
     solver: str,
     steps: int,
     restarts: int,
     seed: int,
     counter: Counter,
+    start: Start,
 ) -> Best:
     """Run all restarts of one chunk and return the closest points."""
     search, best = SOLVERS[solver], problem.nothing()
-    targets = nearest_rivals(problem, logits, rivals if solver in AIMING else 1)
-    choice = targets.shape[1]
+    if isinstance(start, Tensor):
+        best = search(problem, start, steps, tick=counter.tick)
+        restarts -= 1
+        if restarts == 0:
+            return best
+    rivals = nearest_rivals(problem, logits, most_rivals if solver in AIMING else 1)
+    choice = rivals.classes.shape[1]
     for restart in range(restarts):
-        start = problem.origin if restart < choice else random_start(problem, best, index, seed, restart)
-        target = targets[:, restart] if restart < choice and choice > 1 else None
-        best = best.closer(search(problem, start, steps, target=target, tick=counter.tick))
+        known, target = None, rivals.classes[:, restart] if restart < choice and choice > 1 else None
+        if restart >= choice:
+            origin = random_start(problem, best.distance, index, seed, restart)
+        elif restart == 0 and start == "random":
+            distance = rivals.distance if choice > 1 else distance_from_input(problem)
+            origin = random_start(problem, plausible(problem, distance), index, seed, restart)
+        else:
+            origin, known = problem.origin, seen_from_input(problem, logits, rivals, restart)
+        best = best.closer(search(problem, origin, steps, target=target, tick=counter.tick, known=known))
+    # The gradient kept by a search that aims is the one against its target.
     return problem.renew(best) if choice > 1 else best
 
 
@@ -203,6 +228,8 @@ def _check_options(
     validation.check_choice("norm", norm, NORMS)
     validation.check_choice("boundary", boundary, BOUNDARIES)
     validation.check_choice("solver", solver, tuple(SOLVERS))
+    if solver == "apgd":
+        apgd.check_norm(norm)
     validation.check_positive("beta", beta)
     validation.check_count("steps", steps, 2)
     validation.check_count("restarts", restarts, 1)

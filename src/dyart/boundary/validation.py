@@ -4,6 +4,7 @@ import math
 import numbers
 import warnings
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from dyart.boundary.model import Model, logits_of
 
 Bound = float | Tensor
 Bounds = tuple[Bound, Bound] | None
+Start = Tensor | Literal["random"] | None
 
 RANGE_TOLERANCE = 1e-6
 
@@ -63,6 +65,26 @@ def check_inputs(inputs: Tensor, bounds: Bounds) -> None:
             "images, put the normalisation inside the model and pass images in [0, 1]; if the data has another "
             "range, pass bounds=(low, high), or bounds=None for no bounds"
         )
+
+
+def check_start(start: object, inputs: Tensor, bounds: Bounds, values: bool) -> None:
+    """Raise unless ``start`` is None, ``"random"`` or points like ``inputs``; with ``values``, finite and in bounds."""
+    if start is None or (isinstance(start, str) and start == "random"):
+        return
+    if not isinstance(start, Tensor):
+        raise TypeError(f"start must be None, 'random' or a tensor of points like inputs, got {start!r}")
+    if start.shape != inputs.shape or not start.is_floating_point():
+        raise ValueError(
+            f"start must be points like inputs, {tuple(inputs.shape)} and floating point, got {tuple(start.shape)} of "
+            f"{start.dtype}"
+        )
+    if start.device != inputs.device:
+        raise ValueError(f"start is on {start.device}, inputs on {inputs.device}: move one of them")
+    if values:
+        try:
+            check_inputs(start, bounds)
+        except ValueError as error:
+            raise ValueError(f"start: {error}") from None
 
 
 def check_labels(labels: Tensor, inputs: Tensor) -> None:

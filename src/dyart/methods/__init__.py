@@ -1,1 +1,1 @@
-"""Training methods, one file each."""
+"""Training methods: one file and one class each, found by name."""

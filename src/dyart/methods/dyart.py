@@ -9,20 +9,21 @@ Points that fail the paper's conditions (a) and (b) are left out, as in the pape
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dyart.boundary import validation
 from dyart.boundary.cost import Cost, ExponentialCost, check_cost
 from dyart.boundary.gradient import margin_costs
-from dyart.boundary.margins import BOUNDARIES, Boundary, at_least_float32, boundary_value
-from dyart.boundary.model import Model, evaluation_mode, logits_of, ordinary, unchanged
+from dyart.boundary.margins import BOUNDARIES, Boundary, boundary_value
+from dyart.boundary.model import Model, evaluation_mode, logits_of, unchanged
 from dyart.boundary.norms import NORMS, Norm
 from dyart.boundary.points import BoundaryPoints, Passes
 from dyart.boundary.problem import Problem
 from dyart.boundary.search import assemble
 from dyart.boundary.solvers.fast import fast_search_from
 from dyart.boundary.validation import Bounds, as_bounds
+from dyart.data.loader import Batch
+from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register
 
 Keep = Literal["conditions", "optimal", "found"]
 
@@ -31,8 +32,9 @@ PROJECTION_ROUNDS = 8
 QUANTILES = (10, 50, 90)
 
 
-class DyART:
-    """The DyART objective, for anybody's training loop.
+@register("dyart")
+class DyART(Method[BoundaryPoints]):
+    """The DyART objective, for the engine and for anybody's training loop.
 
     Calling it costs ``steps`` forward and input-gradient passes for the search, which runs in eval mode (BatchNorm
     with its running statistics), and one forward pass over boundary points and clean images together, in the mode
@@ -58,6 +60,8 @@ class DyART:
             or ``"found"`` (all).
         box_aware: divide by the multiplier that leaves out pinned coordinates; False: the paper's ||grad_x Phi||_q.
     """
+
+    needs_burn_in = True
 
     def __init__(
         self,
@@ -94,10 +98,38 @@ class DyART:
         self.search_model, self.joint, self.keep, self.box_aware = search_model, joint, keep, box_aware
         self._validated = False
 
-    def __call__(self, model: Model, inputs: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of a batch, to be differentiated, and what to log.
+    def __call__(self, model: Model, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Metrics]:
+        """Return the loss of a batch, to be differentiated, and what to log (see ``loss``).
 
         The first call checks the batch, which costs host synchronisation; later ones have none.
+        """
+        if not self._validated:
+            self._validate(model, inputs, labels)
+            self._validated = True
+        return super().__call__(model, inputs, labels)
+
+    def search(self, model: Model, inputs: Tensor, labels: Tensor) -> BoundaryPoints:
+        """Return the boundary points that one call trains on. No host synchronisation, no pass beyond ``steps``."""
+        nothing = torch.zeros((), dtype=torch.int64, device=inputs.device)
+        return self.crafted(model, Batch(inputs, labels, nothing, nothing))
+
+    def crafted(self, model: Model, batch: Batch) -> BoundaryPoints:
+        """Return ``craft`` with the search model in eval mode and left as it was."""
+        return super().crafted(self._searched(model), batch)
+
+    def craft(self, model: Model, batch: Batch) -> BoundaryPoints:
+        """Return the boundary points: ``steps`` forward and backward passes."""
+        box = as_bounds(self.bounds, batch.inputs, check=False)
+        setting = (self.norm, self.boundary, self.beta, *box)
+        problem = Problem(model, batch.inputs, batch.labels.long(), *setting, rounds=PROJECTION_ROUNDS)
+        best, first = fast_search_from(problem, problem.origin, self.steps)
+        # An input outside its class counts as its own crossing; it has no margin.
+        best = best.where(first.value > 0, problem.nothing())
+        cost = Passes(problem.forward, problem.backward)
+        return assemble(problem, self.bounds, best, first.value, first.correct, cost, "fast")
+
+    def loss(self, model: Model, batch: Batch, crafted: BoundaryPoints) -> tuple[Tensor, Metrics]:
+        """Return the loss at the batch and its boundary points, and what to log.
 
         Returns:
             The loss (a scalar) and a dictionary of detached scalars on the inputs' device:
@@ -107,37 +139,23 @@ class DyART:
             points of phi_train - phi_eval: far from 0, the model in training mode has another boundary than in eval
             mode, and raises that one.
         """
-        if not self._validated:
-            self._validate(model, inputs, labels)
-            self._validated = True
-        points = self.search(model, inputs, labels)
-        used = self._kept(points) & (points.margin < self.r0)
-        at_points, at_inputs = self._logits(model, points, inputs)
-        clean = F.cross_entropy(at_least_float32(at_inputs), labels.long())
-        margin = margin_costs(at_points, points, self.cost, self.box_aware, used).sum() / len(inputs)
-        metrics = self._metrics(points, used, at_points.detach(), at_inputs.detach())
+        used = self._kept(crafted) & (crafted.margin < self.r0)
+        at_points, at_inputs = self._logits(model, crafted, batch.inputs)
+        clean = classification_loss(at_inputs, batch)
+        margin = margin_costs(at_points, crafted, self.cost, self.box_aware, used).sum() / len(batch)
+        metrics = self._metrics(crafted, used, at_points.detach(), at_inputs.detach())
         metrics |= {"clean_loss": clean.detach(), "margin_loss": margin.detach()}
         return clean + self.lam * margin, metrics
 
-    def search(self, model: Model, inputs: Tensor, labels: Tensor) -> BoundaryPoints:
-        """Return the boundary points that one call trains on. No host synchronisation, no pass beyond ``steps``."""
-        net = model if self.search_model is None else self.search_model
-        with torch.inference_mode(False), evaluation_mode(net), unchanged(net, inputs.device):
-            inputs, labels = ordinary(inputs), ordinary(labels).long()
-            box = as_bounds(self.bounds, inputs, check=False)
-            problem = Problem(net, inputs, labels, self.norm, self.boundary, self.beta, *box, rounds=PROJECTION_ROUNDS)
-            best, first = fast_search_from(problem, problem.origin, self.steps)
-        # An input outside its class counts as its own crossing; it has no margin.
-        best = best.where(first.value > 0, problem.nothing())
-        cost = Passes(problem.forward, problem.backward)
-        return assemble(problem, self.bounds, best, first.value, first.correct, cost, "fast")
+    def _searched(self, model: Model) -> Model:
+        return model if self.search_model is None else self.search_model
 
     def _validate(self, model: Model, inputs: Tensor, labels: Tensor) -> None:
         validation.check_inputs(inputs, self.bounds)
         validation.check_labels(labels, inputs)
         if len(inputs) == 0:
             raise ValueError("DyART needs at least one example")
-        net = model if self.search_model is None else self.search_model
+        net = self._searched(model)
         with evaluation_mode(net), unchanged(net, inputs.device):
             logits = validation.first_logits(net, inputs)
         validation.check_logits(logits, len(inputs))
@@ -157,10 +175,10 @@ class DyART:
         both = logits_of(model(torch.cat([points.points, inputs.detach()])))
         return both[: len(inputs)], both[len(inputs) :]
 
-    def _metrics(self, points: BoundaryPoints, used: Tensor, at_points: Tensor, at_inputs: Tensor) -> dict[str, Tensor]:
+    def _metrics(self, points: BoundaryPoints, used: Tensor, at_points: Tensor, at_inputs: Tensor) -> Metrics:
         shares = {"inside": points.inside, "found": points.found, "optimal": points.optimal, "used": used}
         metrics = {name: rows.float().mean() for name, rows in shares.items()}
-        metrics["accuracy"] = (at_inputs.argmax(dim=1) == points.labels).float().mean()
+        metrics["accuracy"] = accuracy(at_inputs, points.labels)
         for percent in QUANTILES:
             metrics[f"margin_q{percent}"] = torch.nanquantile(points.margin, percent / 100)
         shift = boundary_value(at_points, points.labels, self.boundary, self.beta) - points.value

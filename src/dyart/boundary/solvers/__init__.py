@@ -4,7 +4,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from dyart.boundary.problem import Best, Problem, Tick, no_tick
+from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
+from dyart.boundary.solvers.apgd import apgd_search
 from dyart.boundary.solvers.fab import fab_search
 from dyart.boundary.solvers.fast import fast_search
 
@@ -13,12 +14,21 @@ class Solver(Protocol):
     """A boundary search on a whole batch."""
 
     def __call__(
-        self, problem: Problem, start: Tensor, steps: int, target: Tensor | None = None, tick: Tick = no_tick
+        self,
+        problem: Problem,
+        start: Tensor,
+        steps: int,
+        target: Tensor | None = None,
+        tick: Tick = no_tick,
+        known: Evaluation | None = None,
     ) -> Best:
-        """Search from ``start``, aiming at the class ``target`` if given, and return the closest points."""
+        """Search from ``start``, aiming at the class ``target`` if given, and return the closest points.
+
+        ``known`` is the evaluation at ``start``, where it costs nothing any more.
+        """
         ...
 
 
-SOLVERS: dict[str, Solver] = {"fast": fast_search, "fab": fab_search}
-AIMING = ("fast",)
+SOLVERS: dict[str, Solver] = {"fast": fast_search, "fab": fab_search, "apgd": apgd_search}
+AIMING = ("fast", "apgd")
 """Solvers that need to be told which rival to aim at; the others look at all of them."""

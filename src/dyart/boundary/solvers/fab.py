@@ -10,14 +10,21 @@ from torch import Tensor
 
 from dyart.boundary.norms import dual_norm
 from dyart.boundary.norms import norm as norm_of
-from dyart.boundary.problem import Best, Problem, Tick, no_tick
+from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
 
 BIAS = 0.1
 OVERSHOOT = 1.05
 PULL_BACK = 0.9
 
 
-def fab_search(problem: Problem, start: Tensor, steps: int, target: Tensor | None = None, tick: Tick = no_tick) -> Best:
+def fab_search(
+    problem: Problem,
+    start: Tensor,
+    steps: int,
+    target: Tensor | None = None,
+    tick: Tick = no_tick,
+    known: Evaluation | None = None,
+) -> Best:
     """Search from ``start`` and return the closest point across the boundary.
 
     Cost: per step 2 forward and K - 1 backward passes (1 for the soft boundary), and one gradient
@@ -29,10 +36,16 @@ def fab_search(problem: Problem, start: Tensor, steps: int, target: Tensor | Non
         steps: iterations.
         target: not used; every rival is looked at.
         tick: called after every step.
+        known: not used; the pieces against the other rivals are needed too.
     """
     origin, x, best = problem.origin, start, problem.nothing()
-    for _ in range(steps):
+    for step in range(steps):
         values, gradients = problem.linearise(x)
+        if step == 0:
+            # The smallest margin against a rival is the value: a start across the boundary counts.
+            value = values.amin(dim=0)
+            distance = torch.where(value < 0, problem.distance(x), torch.inf)
+            best = best.closer(best._replace(distance=distance, points=x, value=value))
         slopes = dual_norm(gradients.flatten(0, 1), problem.norm).reshape(values.shape)
         nearest = (values.abs() / slopes.clamp(min=1e-12)).argmin(dim=0)
         rows = torch.arange(len(x), device=x.device)

@@ -12,6 +12,7 @@ from torch import Tensor
 from dyart.boundary.norms import Norm
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
+from dyart.boundary.projections import into_ball
 
 # Factor on the way to the hyperplane, above 1 to land across it: at the first step and, changed linearly, the last.
 OVERSHOOT = (1.1, 1.005)
@@ -29,6 +30,7 @@ def fast_search(
     steps: int,
     target: Tensor | None = None,
     tick: Tick = no_tick,
+    known: Evaluation | None = None,
 ) -> Best:
     """Search from ``start`` and return the closest point across the boundary.
 
@@ -41,28 +43,37 @@ def fast_search(
         target: aim at this class until another one is crossed to, ``[N]``. The gradients kept are of the margin
             against it then.
         tick: called after every step.
+        known: the evaluation at ``start``, if it is known already: it is not counted as a step.
     """
-    return fast_search_from(problem, start, steps, target, tick)[0]
+    return fast_search_from(problem, start, steps, target, tick, known)[0]
 
 
 def fast_search_from(
-    problem: Problem, start: Tensor, steps: int, target: Tensor | None = None, tick: Tick = no_tick
+    problem: Problem,
+    start: Tensor,
+    steps: int,
+    target: Tensor | None = None,
+    tick: Tick = no_tick,
+    known: Evaluation | None = None,
 ) -> tuple[Best, Evaluation]:
     """Search as ``fast_search`` does, and also return the evaluation at the start."""
-    pull_back = (FIRST_PULL_BACK, min(max(1 - 2 / steps, FIRST_PULL_BACK), LAST_PULL_BACK))
+    count = steps + (known is not None)
+    pull_back = (FIRST_PULL_BACK, min(max(1 - 2 / count, FIRST_PULL_BACK), LAST_PULL_BACK))
     x, best = start, problem.nothing()
     aim = torch.ones_like(problem.labels, dtype=torch.bool)
-    first: Evaluation | None = None
-    for step in range(steps):
-        now = problem.evaluate(x, target, aim)
+    first = known
+    for step in range(count):
+        if step == 0 and known is not None:
+            now = known
+        else:
+            now = problem.evaluate(x, target, aim)
+            tick()
         first = first or now
-        across = now.value < 0
-        best = best.closer(_candidate(problem, x, now, across))
+        best = best.closer(problem.candidate(x, now))
         aim = now.aimed
-        tick()
-        if step + 1 < steps:
-            share = step / max(steps - 2, 1)
-            x = _advance(problem, x, now, across, _between(OVERSHOOT, share), _between(pull_back, share))
+        if step + 1 < count:
+            share = step / max(count - 2, 1)
+            x = _advance(problem, x, now, _between(OVERSHOOT, share), _between(pull_back, share))
     assert first is not None
     return best, first
 
@@ -71,16 +82,10 @@ def _between(ends: tuple[float, float], share: float) -> float:
     return ends[0] + (ends[1] - ends[0]) * share
 
 
-def _candidate(problem: Problem, x: Tensor, now: Evaluation, across: Tensor) -> Best:
-    distance = torch.where(across, problem.distance(x), torch.inf)
-    return Best(distance, x, now.value, now.gradient, now.rival)
-
-
-def _advance(
-    problem: Problem, x: Tensor, now: Evaluation, across: Tensor, overshoot: float, pull_back: float
-) -> Tensor:
+def _advance(problem: Problem, x: Tensor, now: Evaluation, overshoot: float, pull_back: float) -> Tensor:
     origin = problem.origin
-    base = torch.where(across[:, None], origin + pull_back * (x - origin), x)
+    back = into_ball(x - origin, pull_back * problem.distance(x), problem.norm)
+    base = torch.where((now.value < 0)[:, None], origin + back, x)
     from_base = _onto_boundary(problem, base, x, now, overshoot)
     from_origin = _onto_boundary(problem, origin, x, now, overshoot)
     near, far = norm_of(from_base, problem.norm), norm_of(from_origin, problem.norm)

@@ -1,0 +1,1 @@
+"""Attacks of a fixed radius: PGD and its relatives."""

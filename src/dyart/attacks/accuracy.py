@@ -1,0 +1,73 @@
+"""Which examples a classifier gets right, as they are and under PGD: the quick measure for selection."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from dyart.attacks.pgd import negative_margin, pgd
+from dyart.boundary.model import Model, evaluation_mode, logits_of
+from dyart.boundary.norms import Norm
+
+PGD_STEPS = 20
+
+
+def correct(model: Model, inputs: Tensor, labels: Tensor, batch_size: int = 512) -> Tensor:
+    """Return which examples are classified as labelled, ``[N]``: one forward pass, eval mode."""
+    return _in_batches(lambda x, y, _: _predicted(model, x) == y, model, inputs, labels, batch_size)
+
+
+def resists_pgd(
+    model: Model,
+    inputs: Tensor,
+    labels: Tensor,
+    radius: float,
+    *,
+    steps: int = PGD_STEPS,
+    step_size: float | None = None,
+    norm: Norm = "linf",
+    key: int = 0,
+    bounds: tuple[float, float] | None = (0.0, 1.0),
+    batch_size: int = 512,
+) -> Tensor:
+    """Return which examples stay classified as labelled under PGD on the margin loss, ``[N]``.
+
+    An example counts as broken if any point of the way fools the model: PGD on the margin stops where it does.
+    Cost: ``steps + 1`` forward and ``steps`` backward passes; BatchNorm in eval mode.
+
+    Args:
+        model: from inputs to logits.
+        inputs: ``[N, ...]``.
+        labels: ``[N]``.
+        radius: of the ball.
+        steps: of PGD, from a uniform start.
+        step_size: None: a quarter of the radius.
+        norm: ``"linf"`` or ``"l2"``.
+        key: of the start's draws.
+        bounds: the box.
+        batch_size: examples at a time.
+    """
+    stride = radius / 4 if step_size is None else step_size
+
+    def resists(x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        clean = _predicted(model, x) == y
+        points = pgd(
+            model, x, y, radius, steps, stride, norm=norm, objective=negative_margin, key=key, index=rows, bounds=bounds
+        )
+        return clean & (_predicted(model, points) == y)
+
+    return _in_batches(resists, model, inputs, labels, batch_size)
+
+
+def _predicted(model: Model, inputs: Tensor) -> Tensor:
+    with torch.no_grad():
+        return logits_of(model(inputs)).argmax(dim=1)
+
+
+def _in_batches(
+    judge: Callable[[Tensor, Tensor, Tensor], Tensor], model: Model, inputs: Tensor, labels: Tensor, batch_size: int
+) -> Tensor:
+    rows = torch.arange(len(inputs), device=inputs.device)
+    with evaluation_mode(model):
+        parts = [judge(x, y, r) for x, y, r in zip(*(t.split(batch_size) for t in (inputs, labels, rows)), strict=True)]
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.bool, device=inputs.device)

@@ -1,0 +1,133 @@
+"""Projected gradient ascent within a ball (Madry et al. 2018): the inner loop of adversarial training.
+
+The model is called as it is given: in eval mode for attacks with running statistics, in which case the caller sets it.
+Every step is one forward and one backward pass to the inputs; static shapes, no host synchronisation.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dyart.boundary.margins import at_least_float32, logit_margin
+from dyart.boundary.model import Model, logits_of
+from dyart.boundary.norms import Norm
+from dyart.boundary.validation import check_choice, check_count
+from dyart.data import draws
+
+Start = Literal["uniform", "normal", "input"]
+AttackNorm = Literal["linf", "l2"]
+Objective = Callable[[Tensor, Tensor], Tensor]
+
+STARTS: tuple[Start, ...] = ("uniform", "normal", "input")
+ATTACK_NORMS: tuple[AttackNorm, ...] = ("linf", "l2")
+NORMAL_START = 0.001
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of every example, ``[N]``."""
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+def negative_margin(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return minus the logit margin, 0 where it is negative: an example that is fooled stays where it is, ``[N]``."""
+    return -logit_margin(logits, labels).clamp(min=0)
+
+
+def pgd(
+    model: Model,
+    inputs: Tensor,
+    labels: Tensor,
+    radius: float | Tensor,
+    steps: int = 10,
+    step_size: float | Tensor | None = None,
+    *,
+    norm: Norm = "linf",
+    objective: Objective = cross_entropy,
+    start: Start = "uniform",
+    key: int | Tensor = 0,
+    index: Tensor | None = None,
+    bounds: tuple[float, float] | None = (0.0, 1.0),
+) -> Tensor:
+    """Return points within ``radius`` of the inputs that raise the objective.
+
+    Args:
+        model: from inputs to logits.
+        inputs: ``[N, ...]``.
+        labels: ``[N]``.
+        radius: one, or one per example ``[N]``.
+        steps: passes; 0 returns the start.
+        step_size: of a step, in the norm; None: 2.5 radii over the steps.
+        norm: ``"linf"`` (steps along the gradient's sign) or ``"l2"`` (along the gradient).
+        objective: from logits and labels to what every example raises.
+        start: ``"uniform"`` in the ball, ``"normal"`` with deviation 0.001, or the ``"input"`` itself.
+        key: of the start's draws (see ``dyart.data.draws``).
+        index: the examples' names in those draws; None: their place in the batch.
+        bounds: the box.
+
+    Raises:
+        ValueError: unknown norm or start, negative steps.
+    """
+    check_choice("norm", norm, ATTACK_NORMS)
+    check_choice("start", start, STARTS)
+    check_count("steps", steps, 0)
+    inputs = inputs.detach()
+    ball = _per_example(radius, inputs)
+    stride = _per_example(2.5 * radius / max(steps, 1) if step_size is None else step_size, inputs)
+    index = torch.arange(len(inputs), device=inputs.device) if index is None else index
+    points = _into(_started(inputs, ball, norm, start, key, index), inputs, ball, norm, bounds)
+    for _ in range(steps):
+        gradient = input_gradient(model, points, labels, objective)
+        points = _into(points + stride * _steepest(gradient, norm), inputs, ball, norm, bounds)
+    return points
+
+
+def input_gradient(model: Model, points: Tensor, labels: Tensor, objective: Objective) -> Tensor:
+    """Return the gradient of the objective's sum at ``points``: one forward and one backward pass."""
+    with torch.enable_grad():
+        points = points.detach().requires_grad_()
+        total = objective(at_least_float32(logits_of(model(points))), labels).sum()
+        (gradient,) = torch.autograd.grad(total, points)
+    return gradient
+
+
+def _per_example(value: float | Tensor, inputs: Tensor) -> Tensor:
+    if not isinstance(value, Tensor):
+        # full, not tensor: no copy from the host, which a captured graph could not hold
+        return torch.full((), float(value), dtype=inputs.dtype, device=inputs.device)
+    return value.to(inputs.dtype).reshape(-1, *[1] * (inputs.ndim - 1))
+
+
+def _started(inputs: Tensor, ball: Tensor, norm: Norm, start: Start, key: int | Tensor, index: Tensor) -> Tensor:
+    shape = tuple(inputs.shape[1:])
+    if start == "input":
+        return inputs
+    if start == "normal":
+        return inputs + NORMAL_START * draws.normal(key, index, shape)
+    if norm == "linf":
+        return inputs + ball * (2 * draws.uniform(key, index, shape) - 1)
+    # Uniform in the ball: a direction, and the D-th root of a uniform draw for the length.
+    direction = _steepest(draws.normal(key, index, shape), norm)
+    length = draws.uniform(key + 1, index).pow(1 / inputs[0].numel())
+    return inputs + ball * _per_example(length, inputs) * direction
+
+
+def _steepest(gradient: Tensor, norm: Norm) -> Tensor:
+    if norm == "linf":
+        return gradient.sign()
+    length = gradient.flatten(1).norm(dim=1)
+    return gradient / _per_example(length.clamp(min=torch.finfo(length.dtype).tiny), gradient)
+
+
+def _into(points: Tensor, inputs: Tensor, ball: Tensor, norm: Norm, bounds: tuple[float, float] | None) -> Tensor:
+    away = points - inputs
+    if norm == "linf":
+        away = torch.maximum(torch.minimum(away, ball), -ball)
+    else:
+        length = _per_example(away.flatten(1).norm(dim=1), inputs)
+        away = away * (ball / torch.maximum(length, ball))
+        away = torch.where(ball > 0, away, 0.0)
+    points = inputs + away
+    return points if bounds is None else points.clamp(*bounds)

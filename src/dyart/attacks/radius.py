@@ -1,0 +1,42 @@
+"""Radii as people write them: ``8/255`` or a decimal, kept as written."""
+
+import math
+from fractions import Fraction
+
+
+class Radius(float):
+    """A number with the text it was written as: ``Radius("8/255")`` is the float 8/255, and prints as 8/255."""
+
+    text: str
+
+    def __new__(cls, value: "str | float") -> "Radius":
+        """Read a fraction or a decimal.
+
+        Raises:
+            ValueError: the text is neither, or the number is not finite.
+        """
+        if isinstance(value, Radius):
+            return value
+        text = str(value).strip().replace(" ", "")
+        try:
+            # Through a fraction, so that 8/255 is the float nearest to it.
+            number = float(Fraction(text)) if isinstance(value, str) else float(value)
+        except (ValueError, ZeroDivisionError):
+            raise ValueError(f"{value!r} is no radius: write it as 8/255 or 0.03") from None
+        if not math.isfinite(number):
+            raise ValueError(f"{value!r} is no radius: it must be finite")
+        radius = super().__new__(cls, number)
+        radius.text = text
+        return radius
+
+    def __str__(self) -> str:
+        """Return the text."""
+        return self.text
+
+    def __repr__(self) -> str:
+        """Return the text, as it would be typed."""
+        return f"Radius({self.text!r})"
+
+    def __reduce__(self) -> "tuple[type[Radius], tuple[str]]":
+        """Keep the text when pickled or copied."""
+        return (Radius, (self.text,))

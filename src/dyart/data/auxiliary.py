@@ -1,0 +1,80 @@
+"""Auxiliary (generated) images, memory-mapped: any number of them, mixed into every batch at a fixed share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dyart.data.sets import Split
+
+
+@dataclass(frozen=True)
+class Auxiliary:
+    """A pool of images that is drawn from with replacement."""
+
+    split: Split
+    fraction: float
+    """Of every batch: ``int(batch_size * fraction)`` images."""
+
+    def __post_init__(self) -> None:
+        """Refuse an empty pool and a share that leaves no room for real images."""
+        if not 0 < self.fraction < 1:
+            raise ValueError(f"the fraction of auxiliary images must lie between 0 and 1, got {self.fraction}")
+        if len(self.split) == 0:
+            raise ValueError("the auxiliary set is empty")
+
+    def count(self, batch_size: int) -> int:
+        """Return how many images of a batch are auxiliary."""
+        return int(batch_size * self.fraction)
+
+
+def open_auxiliary(images: Path, labels: Path, fraction: float, shape: tuple[int, ...], classes: int) -> Auxiliary:
+    """Map two ``.npy`` files: uint8 images ``[M, C, H, W]`` or ``[M, H, W, C]``, and integer labels ``[M]``.
+
+    Raises:
+        ValueError: they do not fit each other or the data set; the message says how.
+        FileNotFoundError: one of them is missing.
+    """
+    for path in (images, labels):
+        if not path.is_file():
+            raise FileNotFoundError(f"no auxiliary file {path}; it is a .npy array saved with numpy.save")
+    pool = np.load(images, mmap_mode="r")
+    targets = np.load(labels, mmap_mode="r")
+    if pool.ndim == 4 and pool.shape[1:] != shape and (pool.shape[3], *pool.shape[1:3]) == shape:
+        pool = pool.transpose(0, 3, 1, 2)
+    if pool.dtype != np.uint8 or pool.shape[1:] != shape:
+        raise ValueError(f"{images} holds {pool.dtype} {pool.shape[1:]} per image; uint8 {shape} is needed")
+    if targets.shape != (len(pool),) or not np.issubdtype(targets.dtype, np.integer):
+        raise ValueError(f"{labels} holds {targets.dtype} {targets.shape}; {len(pool)} integer labels are needed")
+    if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < classes:
+        raise ValueError(f"{labels} has labels from {targets.min()} to {targets.max()}; there are {classes} classes")
+    return Auxiliary(Split(pool, targets), fraction)
+
+
+def pseudo_label(
+    predict: Callable[[Tensor], Tensor], images: Path, labels: Path, shape: tuple[int, ...], batch_size: int = 512
+) -> Path:
+    """Write the labels that a classifier gives to a pool of images, and return the file.
+
+    Args:
+        predict: from float32 images in [0, 1] to logits, on the device it likes.
+        images: ``.npy`` of uint8 images.
+        labels: the ``.npy`` to write; complete or not there.
+        shape: of one image, channels first.
+        batch_size: images per call.
+    """
+    pool = np.load(images, mmap_mode="r")
+    if pool.shape[1:] != shape:
+        pool = pool.transpose(0, 3, 1, 2)
+    found = np.empty(len(pool), dtype=np.int64)
+    for start in range(0, len(pool), batch_size):
+        part = torch.from_numpy(np.ascontiguousarray(pool[start : start + batch_size]))
+        with torch.no_grad():
+            found[start : start + len(part)] = predict(part.float() / 255).argmax(dim=1).cpu().numpy()
+    partial = labels.with_name(labels.name + ".part")
+    with partial.open("wb") as file:
+        np.save(file, found)
+    return partial.rename(labels)

@@ -1,0 +1,105 @@
+"""Which data sets there are, and loading one of them by name or path."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dyart.data.errors import DataError, MissingDataError
+from dyart.data.mini import MINI, MINI_FILE, TEST, TRAIN, fashion_mini
+from dyart.data.names import FASHION
+from dyart.data.obtain import unknown
+from dyart.data.registry import REGISTRY
+from dyart.data.sets import DataSet, Split, drawn
+from dyart.data.store import data_root, manifest, open_stored
+from dyart.data.toy import DRAW, toy
+from dyart.data.toy import TEST as TOY_TEST
+from dyart.data.toy import TRAIN as TOY_TRAIN
+from dyart.data.user import read_user
+
+
+def load(name: str, root: Path | None = None, verify: bool | None = None) -> DataSet:
+    """Return a data set.
+
+    Args:
+        name: a registered name, the name of a set that was stored with ``get``, a toy set, or a path: an .npz file, a
+            folder of .npy files, or pictures in one folder per class.
+        root: folder of the data sets; None: :func:`data_root`.
+        verify: check the SHA-256 of the stored files; None: if they have less than 512 MB together (their sizes are
+            always checked), so that loading stays quick.
+    """
+    name = str(name)
+    if name == MINI:
+        return fashion_mini()
+    if name in DRAW:
+        return toy(name)
+    root = data_root() if root is None else Path(root)
+    if Path(name).name == name and name not in ("", ".", ".."):
+        stored = open_stored(root / name, verify)
+        if stored is not None:
+            return stored
+    if name in REGISTRY:
+        raise MissingDataError(f"the data set {name} is not in {root}; get it with: dyart data get {name}")
+    path = Path(name).expanduser()
+    if not path.exists():
+        raise MissingDataError(f"{unknown(name)}; and there is no file or folder of that name")
+    stored = open_stored(path, verify)
+    if stored is not None:
+        return stored
+    raw = read_user(path)
+    arrays = raw.arrays()
+    labels = np.asarray(arrays["train_labels"], dtype=np.int64)
+    return DataSet(
+        name=name,
+        train=Split(raw.train_images, labels),
+        test=Split(raw.test_images, np.asarray(arrays["test_labels"], dtype=np.int64)),
+        classes=raw.classes,
+        holdout=drawn(labels),
+        notes=raw.notes,
+    )
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One line of the list of data sets; ``where`` is the folder of a set that is present, and empty otherwise."""
+
+    name: str
+    classes: int
+    shape: tuple[int, ...]
+    train: int
+    test: int
+    source: str
+    present: bool
+    where: str
+
+
+def listing(root: Path | None = None) -> list[Listed]:
+    """Return all sets that can be loaded by name: embedded, registered, stored by the user, and toys."""
+    root = data_root() if root is None else Path(root)
+    lines = [Listed(MINI, len(FASHION), (1, 28, 28), TRAIN, TEST, "in the package", True, str(MINI_FILE))]
+    for entry in REGISTRY.values():
+        present = _stored(root / entry.name)
+        where = str(root / entry.name) if present else ""
+        lines.append(
+            Listed(entry.name, entry.count, entry.shape, entry.train, entry.test, entry.source, present, where)
+        )
+    for folder in sorted(root.iterdir()) if root.is_dir() else []:
+        if folder.name not in REGISTRY and not folder.name.startswith(".") and _stored(folder):
+            content = manifest(folder) or {}
+            counts, shape = content["counts"], tuple(content["shape"])
+            classes, source = len(content["classes"]), content["source"]
+            lines.append(
+                Listed(folder.name, classes, shape, counts["train"], counts["test"], source, True, str(folder))
+            )
+    lines += [
+        Listed(name, classes, (2,), TOY_TRAIN, TOY_TEST, "drawn by numpy", True, "in the package")
+        for name, (_, classes) in DRAW.items()
+    ]
+    return lines
+
+
+def _stored(folder: Path) -> bool:
+    try:
+        return manifest(folder) is not None
+    except DataError:  # damaged: as good as absent; loading it says what is wrong
+        return False

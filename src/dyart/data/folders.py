@@ -1,0 +1,167 @@
+"""Readers of pictures in one folder per class: a user's own, CIFAR-100 as PNG files, Tiny-ImageNet."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dyart.data.errors import DataError
+from dyart.data.pictures import Progress, is_picture, read_pictures
+from dyart.data.raw import Raw
+from dyart.data.sets import SEED, part_of_each_class
+from dyart.data.trees import Tree, find
+
+TRAIN, TEST = ("train", "training"), ("test", "testing", "val", "valid", "validation")
+TEST_SHARE = 5  # one example in five, where the user's set has no test part
+
+Pairs = list[tuple[str, str]]  # (name of the file, name of its class)
+
+
+def _by_class(tree: Tree, prefix: str) -> Pairs:
+    """Return the pictures below ``prefix``, sorted by class and name; the class is the first folder after it."""
+    start = len(prefix)
+    pictures = [name for name in tree.names if name.startswith(prefix) and is_picture(name)]
+    found = [(name, name[start:].split("/", 1)[0]) for name in pictures if "/" in name[start:]]
+    return sorted(found, key=lambda pair: (pair[1], pair[0]))
+
+
+def _root(tree: Tree, wanted: Sequence[str]) -> tuple[str, str] | None:
+    """Return (prefix of the set, name of the folder) for the outermost folder with one of the names ``wanted``."""
+    places = {
+        (len(parts[:depth]), "".join(part + "/" for part in parts[:depth]), folder)
+        for name in tree.names
+        for parts in [name.split("/")]
+        for depth, folder in enumerate(parts[:-2])  # the class and the file follow
+        if folder.lower() in wanted
+    }
+    return min(places)[1:] if places else None
+
+
+def read_class_folders(
+    tree: Tree, progress: Progress | None = None, classes: tuple[str, ...] = (), where: str = "the folder"
+) -> Raw | None:
+    """Return pictures in ``train/<class>/`` and ``test/<class>/`` (or ``val/``), or in ``<class>/`` alone.
+
+    Without a test part, a fifth of every class, drawn with a fixed seed, becomes the test set.
+
+    Args:
+        tree: the files.
+        progress: called with (words, done, total).
+        classes: the names that must be there; empty: those found, in alphabetical order.
+        where: the set's place in words, for errors.
+    """
+    root = _root(tree, TRAIN)
+    prefix = f"{root[0]}{root[1]}/" if root else _common(tree)
+    train = _by_class(tree, prefix)
+    if not train:
+        return None
+    names = classes or tuple(sorted({label for _, label in train}))
+    empty = _empty_classes(tree, prefix, names)
+    if empty:
+        raise DataError(f"{where}: no picture in the folder of {', '.join(empty)}; add pictures or remove the folder")
+    test = next((found for folder in TEST if (found := _by_class(tree, f"{root[0]}{folder}/"))), []) if root else []
+    numbers = {name: number for number, name in enumerate(names)}
+    for name, label in train + test:
+        if label not in numbers:
+            raise DataError(f"{tree.where(name)}: there is no class {label!r} in the training part of {where}")
+    labels = np.array([numbers[label] for _, label in train + test], dtype=np.int64)
+    is_test = np.arange(len(labels)) >= len(train) if test else draw_test(labels)
+    images, grey = read_pictures(tree, [name for name, _ in train + test], "reading pictures", progress)
+    notes = ([grey_note(grey, len(images))] if grey else []) + ([] if test else [no_test_note(is_test)])
+    return Raw(images[~is_test], labels[~is_test], images[is_test], labels[is_test], names, False, tuple(notes))
+
+
+def _common(tree: Tree) -> str:
+    """Return the folders that all pictures share, so that an archive with one folder around the classes is read."""
+    parts = [name.split("/")[:-2] for name in tree.names if is_picture(name) and "/" in name]
+    shared = ""
+    for level in zip(*parts, strict=False):
+        if len(set(level)) > 1:
+            break
+        shared += level[0] + "/"
+    return shared
+
+
+def _empty_classes(tree: Tree, prefix: str, names: tuple[str, ...]) -> list[str]:
+    path = getattr(tree, "path", None)
+    if path is None or not (path / prefix).is_dir():
+        return []
+    folders = {entry.name for entry in (path / prefix).iterdir() if entry.is_dir() and not entry.name.startswith(".")}
+    return sorted(folders - set(names))
+
+
+def draw_test(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return which examples become the test set of a set without one: a fifth of each class, the same ones always."""
+    order = np.random.RandomState(SEED + 1).permutation(len(labels))  # not the permutation of the hold-out
+    chosen = np.zeros(len(labels), dtype=bool)
+    chosen[part_of_each_class(labels, order, TEST_SHARE)] = True
+    return chosen
+
+
+def grey_note(grey: int, total: int) -> str:
+    """Return the words for grey pictures among coloured ones."""
+    return f"{grey:,} grey images of {total:,} were made RGB by three equal channels"
+
+
+def no_test_note(is_test: npt.NDArray[np.bool_]) -> str:
+    """Return the words for a set whose test part was drawn."""
+    return (
+        f"no test part was given: {int(is_test.sum()):,} of {len(is_test):,} examples, a fifth of each class, became it"
+    )
+
+
+def read_tiny_imagenet(tree: Tree, classes: tuple[str, ...], progress: Progress | None = None) -> Raw | None:
+    """Return Tiny-ImageNet in the official layout. Its ``val`` is the test set: the labels of ``test`` are secret.
+
+    Grey pictures (single-channel JPEGs) are made RGB by three equal channels.
+    """
+    annotations = find(tree, "val_annotations.txt")
+    if annotations is None:
+        return None
+    base = annotations.removesuffix("val/val_annotations.txt")
+    found = _by_class(tree, f"{base}train/")
+    train = [name for name, wnid in sorted(found, key=lambda pair: (pair[1], _natural(pair[0])))]
+    train_wnids = sorted(wnid for _, wnid in found)
+    wnids = tuple(sorted(set(train_wnids)))
+    number = {wnid: position for position, wnid in enumerate(wnids)}
+    test, test_wnids = [], []
+    for line in tree.read(annotations).decode("utf-8").splitlines():
+        file, wnid, *_ = [*line.split("\t"), ""]
+        if wnid not in number:
+            raise DataError(f"{tree.where(annotations)}: {file!r} has the class {wnid!r}, which train/ has not")
+        test.append(f"{base}val/images/{file}")
+        test_wnids.append(wnid)
+    present = set(tree.names)
+    gone = [name for name in test if name not in present]
+    if gone:
+        raise DataError(f"{tree.where(gone[0])} is missing ({len(gone):,} of {len(test):,} test pictures are)")
+    images, grey = read_pictures(tree, train + test, "reading pictures", progress)
+    labels = np.array([number[wnid] for wnid in train_wnids + test_wnids], dtype=np.int64)
+    notes = (grey_note(grey, len(images)),) if grey else ()
+    return Raw(
+        images[: len(train)],
+        labels[: len(train)],
+        images[len(train) :],
+        labels[len(train) :],
+        _words(tree, base, wnids),
+        False,
+        notes,
+    )
+
+
+def _natural(name: str) -> tuple[int, ...]:
+    """Order of the numbers in a file name: n01443537_2 before n01443537_10."""
+    return tuple(int(digits) for digits in re.findall(r"\d+", name.rsplit("/", 1)[-1]))
+
+
+def _words(tree: Tree, base: str, wnids: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the first word of each WordNet number, with the number where a word repeats; numbers without words.txt."""
+    if f"{base}words.txt" not in tree.names:
+        return wnids
+    lines = (line.split("\t", 1) for line in tree.read(f"{base}words.txt").decode("utf-8").splitlines() if "\t" in line)
+    words = {wnid: text.split(",")[0].strip() for wnid, text in lines}
+    named = [(words.get(wnid, wnid), wnid) for wnid in wnids]
+    times = Counter(word for word, _ in named)
+    return tuple(word if times[word] == 1 else f"{word} ({wnid})" for word, wnid in named)

@@ -1,0 +1,196 @@
+"""Batches of a data set: shuffled, augmented and on the device, as a function of (seed, epoch).
+
+A set that fits stays on the device as uint8 from the start; a larger one, and every auxiliary pool, streams: threads
+gather the next batches into page-locked memory while the device works on this one.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dyart.data import draws
+from dyart.data.augment import Augment
+from dyart.data.auxiliary import Auxiliary
+from dyart.data.sets import Split
+
+Residency = Literal["auto", "device", "stream"]
+
+# Of the device's free memory: what a resident set may take.
+LARGEST_SHARE = 0.25
+AHEAD, WORKERS = 4, 4
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a training method gets."""
+
+    inputs: Tensor
+    """float32 in [0, 1], ``[N, ...]``."""
+    labels: Tensor
+    """int64, ``[N]``; after cutmix, of the larger part of the image."""
+    index: Tensor
+    """int64, ``[N]``: the example's place in the training set; auxiliary examples come after all others."""
+    key: Tensor
+    """int64, 0-dimensional: of the draws that belong to this step (see ``draws``)."""
+    targets: Tensor | None = None
+    """``[N, K]``: label distributions, where images were mixed."""
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.labels)
+
+
+class Loader:
+    """Training batches. An epoch is ``len(indices) // batch_size`` of them; the rest of the permutation is left out.
+
+    Args:
+        split: images and labels.
+        indices: of the examples to train on.
+        batch_size: examples per step, auxiliary ones included.
+        seed: of order and augmentation.
+        device: where batches go.
+        augment: what is done to every image.
+        classes: number of classes; needed for cutmix.
+        auxiliary: a pool to mix in; an epoch keeps its number of steps and sees fewer real images.
+        residency: ``"device"``, ``"stream"``, or ``"auto"``: on the device if the set takes at most a quarter of its
+            free memory.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        indices: np.ndarray,
+        batch_size: int,
+        seed: int,
+        device: torch.device | str = "cpu",
+        augment: Augment = Augment(),  # noqa: B008  # frozen
+        classes: int = 0,
+        auxiliary: Auxiliary | None = None,
+        residency: Residency = "auto",
+    ) -> None:
+        """Put the set on the device, or get ready to stream it."""
+        if not 1 <= batch_size <= len(indices):
+            raise ValueError(
+                f"the batch size is {batch_size}, and there are {len(indices)} training images: "
+                f"use train.batch_size of at most {len(indices)}"
+            )
+        self.device = torch.device(device)
+        self.indices = torch.from_numpy(np.asarray(indices, dtype=np.int64))
+        self.batch_size, self.seed, self.augment, self.classes = batch_size, seed, augment, classes
+        self.auxiliary, self.total = auxiliary, len(split)
+        self.split = split
+        resident = residency == "device" or (residency == "auto" and _fits(split.images, self.device))
+        self.source = _Resident(split, self.device) if resident else _Streamed(split, self.device)
+        self.pool = None if auxiliary is None else _Streamed(auxiliary.split, self.device)
+
+    def __len__(self) -> int:
+        """Return the number of steps of an epoch."""
+        return len(self.indices) // self.batch_size
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches of one epoch, from step ``start`` on."""
+        order = self.indices[draws.permutation(draws.key(self.seed, "order", epoch), len(self.indices))]
+        steps = range(epoch * len(self) + start, (epoch + 1) * len(self))
+        extra = 0 if self.auxiliary is None else self.auxiliary.count(self.batch_size)
+        real = self.batch_size - extra
+        places = [(step - epoch * len(self)) * real for step in steps]
+        parts = self.source.gather([order[place : place + real] for place in places])
+        pools = self.pool.gather([self._drawn(step, extra) for step in steps]) if self.pool else None
+        for step in steps:
+            images, labels, index = next(parts)
+            if pools is not None:
+                images, labels, index = self._joined((images, labels, index), next(pools), step)
+            yield self._finished(images, labels, index, epoch, step)
+
+    def _drawn(self, step: int, count: int) -> Tensor:
+        assert self.auxiliary is not None
+        stream = draws.key(self.seed, "auxiliary", step)
+        return draws.integers(stream, torch.arange(count), len(self.auxiliary.split))
+
+    def _joined(self, real: tuple[Tensor, ...], extra: tuple[Tensor, ...], step: int) -> tuple[Tensor, Tensor, Tensor]:
+        extra = (extra[0], extra[1], extra[2] + self.total)
+        # Shuffled together: under data parallelism every process gets both kinds.
+        order = draws.permutation(draws.key(self.seed, "mix", step), self.batch_size).to(self.device)
+        images, labels, index = (torch.cat(pair)[order] for pair in zip(real, extra, strict=True))
+        return images, labels, index
+
+    def _finished(self, images: Tensor, labels: Tensor, index: Tensor, epoch: int, step: int) -> Batch:
+        images = self.augment(images, index, self.seed, epoch)
+        targets = None
+        if self.augment.cutmix:
+            images, partner, share = self.augment.mixed(images, index, self.seed, epoch)
+            one_hot = torch.nn.functional.one_hot(labels, self.classes).float()
+            targets = (1 - share[:, None]) * one_hot + share[:, None] * one_hot[partner]
+            labels = torch.where(share > 0.5, labels[partner], labels)
+        key = torch.full((), draws.key(self.seed, "step", step), dtype=torch.int64, device=self.device)
+        return Batch(to_unit(images), labels, index, key, targets)
+
+
+def to_unit(images: Tensor) -> Tensor:
+    """Return uint8 images as float32 in [0, 1]; float32 inputs as they are."""
+    return images.float() / 255 if images.dtype == torch.uint8 else images
+
+
+def _fits(images: np.ndarray, device: torch.device) -> bool:
+    if device.type != "cuda":
+        return not isinstance(images, np.memmap)
+    free, _ = torch.cuda.mem_get_info(device)
+    return bool(images.nbytes <= LARGEST_SHARE * free)
+
+
+class _Resident:
+    """A set that lives on the device."""
+
+    def __init__(self, split: Split, device: torch.device) -> None:
+        # A memory map opened for reading cannot be shared with torch.
+        self.images = torch.from_numpy(np.array(split.images)).to(device)
+        self.labels = torch.from_numpy(np.array(split.labels, dtype=np.int64)).to(device)
+        self.device = device
+
+    def gather(self, wanted: list[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for index in wanted:
+            index = index.to(self.device, non_blocking=True)
+            yield self.images[index], self.labels[index], index
+
+
+class _Streamed:
+    """A set that stays on the host: threads read ahead."""
+
+    def __init__(self, split: Split, device: torch.device) -> None:
+        self.split, self.device = split, device
+
+    def gather(self, wanted: list[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        with ThreadPoolExecutor(WORKERS) as workers:
+            pending: deque[Future[tuple[Tensor, Tensor, Tensor]]] = deque()
+            waiting = iter(wanted)
+            try:
+                for index in waiting:
+                    pending.append(workers.submit(self._read, index))
+                    if len(pending) > AHEAD:
+                        yield self._moved(pending.popleft())
+                while pending:
+                    yield self._moved(pending.popleft())
+            finally:
+                for left in pending:
+                    left.cancel()
+
+    def _read(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # In the file's order: neighbouring reads share pages.
+        order = torch.argsort(index)
+        rows = index[order].numpy()
+        back = torch.argsort(order)
+        images = torch.from_numpy(np.ascontiguousarray(self.split.images[rows]))[back]
+        labels = torch.from_numpy(np.asarray(self.split.labels[rows], dtype=np.int64))[back]
+        if self.device.type == "cuda":
+            return images.pin_memory(), labels.pin_memory(), index.pin_memory()
+        return images, labels, index
+
+    def _moved(self, part: "Future[tuple[Tensor, Tensor, Tensor]]") -> tuple[Tensor, Tensor, Tensor]:
+        images, labels, index = (tensor.to(self.device, non_blocking=True) for tensor in part.result())
+        return images, labels, index

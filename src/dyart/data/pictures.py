@@ -1,0 +1,88 @@
+"""Pictures to uint8 arrays [C, H, W]. Needs Pillow, imported where used."""
+
+import io
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dyart.data.errors import DataError
+from dyart.data.trees import Tree
+
+Pixels = npt.NDArray[np.uint8]
+Progress = Callable[[str, int, int], None]
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+
+
+def is_picture(name: str) -> bool:
+    """Return whether a file name ends like a picture's."""
+    return name.lower().endswith(SUFFIXES)
+
+
+def decode(data: bytes, where: str) -> Pixels:
+    """Return a picture as uint8 [1 or 3, H, W]; an alpha channel is dropped if the picture is opaque everywhere."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise DataError("reading pictures needs Pillow: pip install 'dyart[train]'") from error
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            image.load()
+            if image.mode in ("1", "L"):
+                return np.asarray(image.convert("L"))[None]
+            if image.mode.startswith(("I", "F")):
+                raise DataError(f"{where} has more than 8 bits per channel (mode {image.mode}); save it with 8 bits")
+            alpha = image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
+            if not alpha:
+                return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+            grey = image.mode in ("LA", "La")
+            pixels = np.asarray(image.convert("RGBA")).transpose(2, 0, 1)
+    except DataError:
+        raise
+    except Exception as error:  # Pillow raises many kinds, down to SyntaxError and struct.error
+        raise DataError(f"{where} is no readable picture, truncated or altered ({error})") from error
+    if pixels[3].min() < 255:
+        raise DataError(f"{where} has transparent pixels; put it on a background of your choice and save it as RGB")
+    return pixels[:1] if grey else pixels[:3]
+
+
+def read_pictures(tree: Tree, names: Sequence[str], label: str, progress: Progress | None = None) -> tuple[Pixels, int]:
+    """Return pictures of one size as uint8 [N, C, H, W], and how many grey ones were made RGB.
+
+    The rule for colours: if any picture has colour, every grey one is made RGB by three equal channels; if none has,
+    C = 1.
+    """
+    pictures: Pixels | None = None
+    sizes: Counter[tuple[int, int]] = Counter()
+    example: dict[tuple[int, int], str] = {}
+    grey = np.zeros(len(names), dtype=bool)
+    for position, name in enumerate(names):
+        pixels = decode(tree.read(name), tree.where(name))
+        size = pixels.shape[1:]
+        sizes[size] += 1
+        example.setdefault(size, tree.where(name))
+        if pictures is None:
+            pictures = np.empty((len(names), 3, *size), dtype=np.uint8)
+        if size == pictures.shape[2:]:
+            pictures[position] = pixels  # one channel fills all three
+        grey[position] = len(pixels) == 1
+        if progress is not None and (position % 100 == 99 or position == len(names) - 1):
+            progress(label, position + 1, len(names))
+    if pictures is None:
+        raise DataError(f"{label}: no pictures ({', '.join(SUFFIXES)}) found")
+    if len(sizes) > 1:
+        raise DataError(_mixed(sizes, example))
+    if grey.all():
+        return np.ascontiguousarray(pictures[:, :1]), 0
+    return pictures, int(grey.sum())
+
+
+def _mixed(sizes: Counter[tuple[int, int]], example: dict[tuple[int, int], str]) -> str:
+    listed = "; ".join(
+        f"{count:,} of {width} x {height} (e.g. {example[height, width]})"
+        for (height, width), count in sizes.most_common(4)
+    )
+    more = f"; and {len(sizes) - 4} more sizes" if len(sizes) > 4 else ""
+    return f"the images have {len(sizes)} sizes (width x height): {listed}{more}. Resize all to one size first"

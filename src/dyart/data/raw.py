@@ -1,0 +1,71 @@
+"""What every reader returns: four arrays in the stored form, checked once for all."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dyart.data.errors import DataError
+from dyart.data.sets import Images, check_labels
+
+ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+
+
+@dataclass(frozen=True, eq=False)
+class Raw:
+    """A set as read from its files, in the order of the files.
+
+    Attributes:
+        train_images, test_images: uint8 [N, C, H, W] (float32 [N, D] in [0, 1] for vectors).
+        train_labels, test_labels: integers [N].
+        classes: one name per class.
+        shuffled: the examples are in random order (then the first of them are a fair hold-out).
+        notes: what was done to the data, in words.
+    """
+
+    train_images: Images
+    train_labels: npt.NDArray[np.integer]
+    test_images: Images
+    test_labels: npt.NDArray[np.integer]
+    classes: tuple[str, ...]
+    shuffled: bool = True
+    notes: tuple[str, ...] = ()
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the four arrays, contiguous, labels as int64."""
+        return {
+            "train_images": np.ascontiguousarray(self.train_images),
+            "train_labels": self.train_labels.astype(np.int64),
+            "test_images": np.ascontiguousarray(self.test_images),
+            "test_labels": self.test_labels.astype(np.int64),
+        }
+
+
+def check(raw: Raw, where: str) -> Raw:
+    """Return ``raw`` if images and labels fit each other and every class has a training example; raise otherwise."""
+    for part, images, labels in (
+        ("training", raw.train_images, raw.train_labels),
+        ("test", raw.test_images, raw.test_labels),
+    ):
+        if len(images) != len(labels):
+            raise DataError(
+                f"{where}: {len(images):,} {part} images and {len(labels):,} labels; one label each is needed"
+            )
+        if len(labels) == 0:
+            raise DataError(f"{where} holds no {part} examples")
+    if raw.train_images.shape[1:] != raw.test_images.shape[1:]:
+        raise DataError(
+            f"{where}: training examples have shape {raw.train_images.shape[1:]} and test examples "
+            f"{raw.test_images.shape[1:]}; both must have one shape"
+        )
+    if len(raw.classes) < 2:
+        raise DataError(f"{where} has {len(raw.classes)} class; a classifier needs two or more")
+    check_labels(raw.train_labels.astype(np.int64), len(raw.classes), f"{where} (training labels)")
+    low, high = int(raw.test_labels.min()), int(raw.test_labels.max())
+    if low < 0 or high >= len(raw.classes):
+        raise DataError(
+            f"{where}: test labels go from {low} to {high}, and there are {len(raw.classes)} classes (labels 0 to "
+            f"{len(raw.classes) - 1}); every class of the test set needs training examples"
+        )
+    return raw

@@ -1,0 +1,97 @@
+"""What a person sees of a training: a progress bar with the time left, and one line per epoch."""
+
+import time
+from typing import TYPE_CHECKING
+
+from dyart.engine.callbacks import Callback
+from dyart.engine.metrics import Record
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dyart.engine.fit import Training
+
+COLUMNS = (("epoch", 6), ("phase", 8), ("loss", 9), ("clean", 7), ("robust", 7), ("used", 6), ("margin", 8), ("s", 6))
+
+
+class Display(Callback):
+    """A table that grows by a line per epoch and, on a terminal, a progress bar below it.
+
+    Args:
+        title: above the table.
+        console: of rich; None: standard error.
+    """
+
+    def __init__(self, title: str = "", console: "Console | None" = None) -> None:
+        """Draw nothing yet."""
+        from rich.console import Console
+
+        self.title, self.console = title, console or Console(stderr=True, highlight=False)
+
+    def on_start(self, training: "Training") -> None:
+        """Print what will be done, and begin the bar."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        config = training.config
+        self.console.print(
+            f"[bold]{self.title or config.recipe or 'training'}[/]: {config.method['name']} on {training.data.name}, "
+            f"{config.model.name} ({config.model.normalization} norm), {training.epochs} epochs of "
+            f"{len(training.loader)} steps, {training.fabric.device}"
+            + (f", from epoch {training.position.epoch}" if training.steps_done else "")
+        )
+        self.console.print(" ".join(f"{name:>{width}}" for name, width in COLUMNS), style="dim")
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps,"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        total = training.epochs * len(training.loader)
+        self.task = self.progress.add_task("training", total=total, completed=training.steps_done)
+        self.progress.start()
+        self.shown = time.monotonic()
+
+    def on_step(self, training: "Training") -> None:
+        """Move the bar, ten times a second at most."""
+        if time.monotonic() - self.shown > 0.1:
+            self.shown = time.monotonic()
+            self.progress.update(self.task, completed=training.steps_done)
+
+    def on_record(self, training: "Training", record: Record) -> None:
+        """Print an epoch's line."""
+        if record["kind"] != "epoch":
+            return
+        self.progress.update(self.task, completed=training.steps_done)
+        values = (
+            f"{record['epoch']}/{training.epochs}",
+            record["phase"],
+            _number(record.get("loss"), 3),
+            _percent(record.get("val_clean")),
+            _percent(record.get("val_robust")),
+            _percent(record.get("used")),
+            _number(record.get("margin_q50"), 4),
+            f"{record['train_seconds'] + record['validation_seconds']:.1f}",
+        )
+        cells = " ".join(f"{value:>{width}}" for value, (_, width) in zip(values, COLUMNS, strict=True))
+        self.console.print(cells + (" *" if record["best"] else ""))
+
+    def on_end(self, training: "Training") -> None:
+        """Take the bar away and say where the results are."""
+        self.progress.stop()
+        if training.folder is not None and training.index.get("best"):
+            self.console.print(
+                f"best by validation: epoch {training.best_epoch} (*), {training.folder / 'checkpoints'}", style="dim"
+            )
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"

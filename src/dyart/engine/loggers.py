@@ -1,0 +1,122 @@
+"""Loggers of the field as callbacks: CSV and TensorBoard through Fabric, W&B and MLflow through their own packages."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dyart.engine.callbacks import Callback
+from dyart.engine.metrics import Record
+from dyart.recipes.config import Logger
+
+if TYPE_CHECKING:
+    from dyart.engine.fit import Training
+
+
+def make_loggers(names: Sequence[Logger], folder: Path, config: dict[str, Any]) -> list[Callback]:
+    """Return callbacks for the named loggers. TensorBoard is left out where its package is missing.
+
+    Raises:
+        ImportError: W&B or MLflow was asked for and its package is missing; the message says how to get it.
+    """
+    makers = {"csv": _csv, "tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
+    made = [makers[name](folder, config) for name in names]
+    return [logger for logger in made if logger is not None]
+
+
+class FabricLogger(Callback):
+    """Sends every record to a logger with ``log_metrics`` and ``finalize``."""
+
+    def __init__(self, logger: Any) -> None:  # noqa: ANN401
+        """Wrap the logger."""
+        self.logger = logger
+
+    def on_record(self, training: "Training", record: Record) -> None:
+        """Log the epoch's numbers: Fabric's CSV logger wants the same columns all the time."""
+        if record["kind"] == "epoch":
+            self.logger.log_metrics(_numbers(record), record["step"])
+
+    def on_end(self, training: "Training") -> None:
+        """Flush."""
+        self.logger.finalize("success")
+
+
+class WandbLogger(Callback):
+    """Sends every record to Weights & Biases."""
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        """Begin a run there."""
+        import wandb
+
+        self.run = wandb.init(project="dyart", name=folder.name, dir=str(folder), config=config, resume="allow")
+
+    def on_record(self, training: "Training", record: Record) -> None:
+        """Log all numbers of a record."""
+        self.run.log({f"{record['kind']}/{name}": value for name, value in _numbers(record).items()}, record["step"])
+
+    def on_end(self, training: "Training") -> None:
+        """Finish the run."""
+        self.run.finish()
+
+
+class MlflowLogger(Callback):
+    """Sends every record to MLflow."""
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        """Begin a run there."""
+        import mlflow
+
+        self.mlflow = mlflow
+        mlflow.set_experiment("dyart")
+        mlflow.start_run(run_name=folder.name)
+        mlflow.log_dict(config, "config.json")
+
+    def on_record(self, training: "Training", record: Record) -> None:
+        """Log all numbers of a record."""
+        self.mlflow.log_metrics(
+            {f"{record['kind']}/{name}": value for name, value in _numbers(record).items()}, record["step"]
+        )
+
+    def on_end(self, training: "Training") -> None:
+        """Finish the run."""
+        self.mlflow.end_run()
+
+
+def _csv(folder: Path, config: dict[str, Any]) -> Callback:
+    loggers = _fabric_loggers()
+    return FabricLogger(loggers.CSVLogger(str(folder), name="", version="csv", flush_logs_every_n_steps=1))
+
+
+def _tensorboard(folder: Path, config: dict[str, Any]) -> Callback | None:
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError:
+        return None
+    return FabricLogger(_fabric_loggers().TensorBoardLogger(str(folder), name="", version="tensorboard"))
+
+
+def _wandb(folder: Path, config: dict[str, Any]) -> Callback:
+    return _needs("wandb", lambda: WandbLogger(folder, config))
+
+
+def _mlflow(folder: Path, config: dict[str, Any]) -> Callback:
+    return _needs("mlflow", lambda: MlflowLogger(folder, config))
+
+
+def _needs(package: str, make: Any) -> Callback:  # noqa: ANN401
+    try:
+        logger: Callback = make()
+    except ImportError as error:
+        raise ImportError(f"the logger {package!r} needs its package: pip install {package}") from error
+    return logger
+
+
+def _fabric_loggers() -> Any:  # noqa: ANN401
+    try:
+        from lightning.fabric import loggers
+    except ImportError:
+        from lightning_fabric import loggers
+    return loggers
+
+
+def _numbers(record: Record) -> dict[str, float]:
+    return {name: float(value) for name, value in record.items() if isinstance(value, int | float)}

@@ -1,0 +1,184 @@
+"""A run: a folder with a configuration, what came out of it, and how to begin, resume and read it."""
+
+import platform
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dyart.data import load
+from dyart.data.augment import Augment
+from dyart.data.auxiliary import open_auxiliary
+from dyart.data.loader import Loader
+from dyart.data.sets import DataSet
+from dyart.engine import checkpoint as store
+from dyart.engine.callbacks import Callback
+from dyart.engine.fabric import Fabric, make_fabric
+from dyart.engine.fit import Training
+from dyart.engine.views import wants_compile
+from dyart.models import build
+from dyart.recipes import Config, dump, make_method, resolve
+
+CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
+PACKAGES = ("dyart", "torch", "numpy", "lightning-fabric", "lightning", "safetensors")
+
+
+class RunError(RuntimeError):
+    """A run's folder is not what it should be; the message says what to do."""
+
+
+def train(
+    config: Config, *, resume: bool = False, callbacks: Sequence[Callback] = (), data: DataSet | None = None
+) -> Training:
+    """Train as configured, in the folder ``config.out``, and return the finished training.
+
+    Args:
+        config: everything resolved (``dyart.recipes.resolve``).
+        resume: go on from the folder's last checkpoint.
+        callbacks: listeners, such as a display.
+        data: the set, if it is loaded already.
+
+    Raises:
+        RunError: the folder holds another run, or none to resume.
+        TrainingError: the training stopped early.
+    """
+    folder = Path(config.out or f"runs/{config.recipe or 'run'}-seed{config.seed}")
+    config = replace(config, out=str(folder))
+    _claim(folder, config, resume)
+    training = prepare(config, folder, callbacks, data)
+    store.write_json(folder / ENVIRONMENT, environment(config, training.fabric))
+    if resume:
+        training.resume()
+    elif config.train.burn_in_from is not None:
+        training.begin_from(averaged_weights(Path(config.train.burn_in_from)))
+    return training.run()
+
+
+def prepare(
+    config: Config, folder: Path | None = None, callbacks: Sequence[Callback] = (), data: DataSet | None = None
+) -> Training:
+    """Return a training that is ready to run: data on the device, network, method and loader made."""
+    fabric = make_fabric(config.train.device, config.train.precision)
+    data = load(config.data.name, Path(config.data.root) if config.data.root else None) if data is None else data
+    model = make_model(config, data).to(fabric.device)
+    if fabric.device.type == "cuda":
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    compile_, reason = wants_compile(config.train.compile, fabric.device)
+    if reason:
+        fabric.print(reason)
+    method = make_method(config)
+    return Training(config, data, model, method, fabric, _loader(config, data, fabric), folder, callbacks, compile_)
+
+
+def make_model(config: Config, data: DataSet) -> nn.Module:
+    """Return the configured network with its first weights, a function of the seed."""
+    settings = config.model
+    return build(
+        settings.name,
+        len(data.classes),
+        data.shape,
+        normalization=settings.normalization,
+        activation=settings.activation,
+        mean=settings.mean,
+        std=settings.std,
+        seed=config.seed,
+    )
+
+
+def read_config(folder: Path) -> Config:
+    """Return the configuration of a run's folder."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise RunError(f"{folder} is no run: it has no {CONFIG}")
+    return resolve(path)
+
+
+def averaged_weights(place: Path, which: str = "best") -> dict[str, torch.Tensor]:
+    """Return averaged weights: of a run's best (or last) checkpoint, or of one checkpoint's folder."""
+    checkpoint = checkpoint_of(place, which)
+    store.read_facts(checkpoint)
+    return store.read_weights(checkpoint, "averaged")
+
+
+def checkpoint_of(place: Path, which: str = "best") -> Path:
+    """Return the folder of a checkpoint: itself, or a run's ``best`` or ``last`` (the last where there is no best)."""
+    if (place / store.MANIFEST).is_file():
+        return place
+    folder = place / "checkpoints"
+    index = store.read_index(folder)
+    name = index.get(which, index.get("last"))
+    if name is None:
+        raise RunError(f"{place} is neither a run with checkpoints nor a checkpoint")
+    return folder / name
+
+
+def environment(config: Config, fabric: Fabric) -> dict[str, Any]:
+    """Return what a result depends on beside its configuration."""
+    device = fabric.device
+    return {
+        "seed": config.seed,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "commit": _commit(),
+    }
+
+
+def _claim(folder: Path, config: Config, resume: bool) -> None:
+    """Make the run's folder, or see that it holds the run to resume."""
+    exists = (folder / CONFIG).is_file()
+    if resume and not exists:
+        raise RunError(f"nothing to resume in {folder}: it has no {CONFIG}")
+    if exists and not resume:
+        raise RunError(f"{folder} holds a run already: --resume goes on with it, --out chooses another folder")
+    if resume:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CONFIG).write_text(dump(config), encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from error
+
+
+def _loader(config: Config, data: DataSet, fabric: Fabric) -> Loader:
+    settings = config.data
+    indices = data.fit if settings.limit is None else data.fit[: settings.limit]
+    auxiliary = None
+    if settings.auxiliary is not None and settings.auxiliary_labels is not None:
+        images, labels = Path(settings.auxiliary), Path(settings.auxiliary_labels)
+        auxiliary = open_auxiliary(images, labels, settings.auxiliary_fraction, data.shape, len(data.classes))
+    return Loader(
+        data.train,
+        indices,
+        config.train.batch_size,
+        config.seed,
+        fabric.device,
+        Augment(settings.crop, settings.flip, settings.cutout, settings.cutmix),
+        len(data.classes),
+        auxiliary,
+        settings.residency,
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """Return the commit of the source tree that is running, if it is one."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,67 @@
+"""One step of training: craft the points, take the loss, move the weights."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dyart.data.loader import Batch
+from dyart.engine.capture import Captured
+from dyart.engine.fabric import Fabric
+from dyart.engine.views import Views
+from dyart.methods.base import Method, Metrics
+
+
+class Stepper:
+    """Runs a method's steps on one network.
+
+    Args:
+        fabric: device and precision.
+        views: of the network, which is trained in place.
+        method: what is trained on.
+        capture: record the crafting as a CUDA graph.
+        accumulate: parts that a batch is split into.
+    """
+
+    def __init__(
+        self, fabric: Fabric, views: Views, method: Method[Any], capture: bool = False, accumulate: int = 1
+    ) -> None:
+        """Record nothing yet."""
+        self.fabric, self.views, self.method, self.accumulate = fabric, views, method, accumulate
+        self.craft: Callable[[Batch], Any] = Captured(self._craft) if capture else self._craft
+
+    def gradients(self, batch: Batch) -> tuple[Tensor, Metrics]:
+        """Add the gradients of one batch to the parameters, and return loss and metrics, detached, on the device."""
+        self.views.model.train()
+        parts = split(batch, self.accumulate)
+        total: Tensor | None = None
+        summed: Metrics = {}
+        for part in parts:
+            crafted = self.craft(part)
+            with self.fabric.autocast():
+                loss, metrics = self.method.loss(self.views.update, part, crafted)
+                loss = loss / len(parts)
+            self.fabric.backward(loss)
+            metrics = {name: value / len(parts) for name, value in metrics.items()}
+            summed = {name: summed[name] + value if summed else value for name, value in metrics.items()}
+            total = loss.detach() if total is None else total + loss.detach()
+        assert total is not None
+        return total, summed
+
+    def _craft(self, batch: Batch) -> Any:  # noqa: ANN401
+        with self.fabric.autocast():
+            return self.method.craft(self.views.search, batch)
+
+
+def split(batch: Batch, parts: int) -> list[Batch]:
+    """Return a batch as equal parts, to be worked on one after the other."""
+    if parts == 1:
+        return [batch]
+    rows = torch.arange(len(batch), device=batch.labels.device).chunk(parts)
+    fields = ("inputs", "labels", "index", "targets")
+    return [
+        replace(batch, **{name: value[row] for name in fields if (value := getattr(batch, name)) is not None})
+        for row in rows
+    ]

@@ -1,0 +1,59 @@
+"""Views of one network for the phases of a step, each compiled once.
+
+Compiling one module and then toggling its mode or its parameters' flags compiles it again and again. So the search has
+a view of its own: a second module over the same storage, always in eval mode, without parameter gradients.
+"""
+
+import copy
+from typing import cast
+
+import torch
+from torch import nn
+
+from dyart.boundary.model import Model
+from dyart.recipes.config import Switch
+
+
+def frozen_view(model: nn.Module) -> nn.Module:
+    """Return a module in eval mode that shares every parameter and buffer with ``model`` and asks for no gradients.
+
+    The optimizer's updates, which are in place, show in it at once.
+    """
+    shared: dict[int, object] = {}
+    for parameter in model.parameters():
+        shared[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
+    for buffer in model.buffers():
+        shared[id(buffer)] = buffer
+    return cast(nn.Module, copy.deepcopy(model, shared)).eval()
+
+
+def compiled(model: nn.Module, on: bool) -> Model:
+    """Return the network compiled for static shapes, or as it is."""
+    return cast(Model, torch.compile(model, dynamic=False)) if on else model
+
+
+def wants_compile(switch: Switch, device: torch.device) -> tuple[bool, str]:
+    """Return whether to compile, and one line to say why not where that was asked for or is usual."""
+    if switch == "off" or (switch == "auto" and device.type != "cuda"):
+        return False, ""
+    if device.type == "cuda":
+        try:
+            import triton  # noqa: F401
+        except ImportError:
+            return False, "training uncompiled: torch.compile on a GPU needs the package triton"
+    return True, ""
+
+
+class Views:
+    """The network itself, to be updated, and its frozen view, to search with.
+
+    Args:
+        model: the network.
+        compile: compile both.
+    """
+
+    def __init__(self, model: nn.Module, compile: bool) -> None:
+        """Make the two; compilation happens at their first call."""
+        self.model = model
+        self.update: Model = compiled(model, compile)
+        self.search: Model = compiled(frozen_view(model), compile)

@@ -1,0 +1,64 @@
+"""Adversarial training (Madry et al., ICLR 2018; schedule and constants of Rice et al., ICML 2020).
+
+L = (1/n) sum_i CE(z(x_i'), y_i),  x_i' = PGD within the radius around x_i, on the cross-entropy
+
+The attack runs in eval mode; BatchNorm's running statistics see adversarial images alone.
+"""
+
+from torch import Tensor
+
+from dyart.attacks.pgd import ATTACK_NORMS, STARTS, AttackNorm, Start, pgd
+from dyart.boundary import validation
+from dyart.boundary.model import Model, logits_of
+from dyart.data.loader import Batch
+from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register, start_key
+
+
+@register("at")
+class AT(Method[Tensor]):
+    """Adversarial training with PGD. Cost: ``steps`` forward and input-gradient passes, and one training step.
+
+    Args:
+        radius: of the ball.
+        steps: of PGD.
+        step_size: of one PGD step.
+        norm: ``"linf"`` or ``"l2"``.
+        start: of PGD: ``"uniform"`` in the ball, ``"normal"`` close to the input, or the ``"input"``.
+    """
+
+    def __init__(
+        self,
+        radius: float = 8 / 255,
+        steps: int = 10,
+        step_size: float = 2 / 255,
+        norm: AttackNorm = "linf",
+        start: Start = "uniform",
+    ) -> None:
+        """Check and keep the settings."""
+        validation.check_positive("radius", radius)
+        validation.check_positive("step_size", step_size)
+        validation.check_count("steps", steps, 1)
+        validation.check_choice("norm", norm, ATTACK_NORMS)
+        validation.check_choice("start", start, STARTS)
+        self.radius, self.steps, self.step_size, self.norm, self.start = radius, steps, step_size, norm, start
+
+    def craft(self, model: Model, batch: Batch) -> Tensor:
+        """Return the adversarial images."""
+        return pgd(
+            model,
+            batch.inputs,
+            batch.labels,
+            self.radius,
+            self.steps,
+            self.step_size,
+            norm=self.norm,
+            start=self.start,
+            key=start_key(batch, "at"),
+            index=batch.index,
+        )
+
+    def loss(self, model: Model, batch: Batch, crafted: Tensor) -> tuple[Tensor, Metrics]:
+        """Return the mean cross-entropy at the adversarial images."""
+        logits = logits_of(model(crafted))
+        loss = classification_loss(logits, batch)
+        return loss, {"adversarial_loss": loss.detach(), "adversarial_accuracy": accuracy(logits, batch.labels)}

@@ -1,0 +1,145 @@
+"""What a training method is: the points it trains on, and the loss at those points.
+
+The two halves run under different conditions, which is why they are two: points are crafted with the network in eval
+mode and no parameter gradients, as one static piece of work without host synchronisation (so that it can be compiled
+and captured); the loss is taken in training mode. A method is one file with one class here, registered by its name.
+"""
+
+import importlib
+import inspect
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dyart.boundary.margins import at_least_float32
+from dyart.boundary.model import Model, evaluation_mode, ordinary, unchanged
+from dyart.data import draws
+from dyart.data.loader import Batch
+
+Metrics = dict[str, Tensor]
+Crafted = TypeVar("Crafted")
+M = TypeVar("M", bound="type[Method[Any]]")
+
+_REGISTERED: dict[str, "type[Method[Any]]"] = {}
+
+
+class Method(ABC, Generic[Crafted]):
+    """A training method. Its hyper-parameters are the arguments of its constructor.
+
+    The engine calls ``craft`` and ``loss``; calling the object does both, in anybody's training loop.
+    """
+
+    name: ClassVar[str] = ""
+    needs_burn_in: ClassVar[bool] = False
+    """The method trains on boundary points, of which an untrained network has none worth having."""
+
+    @abstractmethod
+    def craft(self, model: Model, batch: Batch) -> Crafted:
+        """Return what the loss needs beside the batch, e.g. adversarial points.
+
+        The model is in eval mode. No host synchronisation, no shape that depends on values.
+        """
+
+    @abstractmethod
+    def loss(self, model: Model, batch: Batch, crafted: Crafted) -> tuple[Tensor, Metrics]:
+        """Return the loss, to be differentiated, and detached scalars to log. The model is in training mode."""
+
+    def rank(self, clean: float, robust: float) -> tuple[float, float]:
+        """Return what checkpoints are compared by: robust validation accuracy, then clean."""
+        return robust, clean
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what the method keeps from step to step; most keep nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take it back."""
+        if state:
+            raise ValueError(f"the method {self.name!r} keeps no state, the checkpoint has {sorted(state)}")
+
+    def __call__(self, model: Model, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Metrics]:
+        """Return the loss of a batch, to be differentiated, and what to log.
+
+        Points are crafted in eval mode (BatchNorm with its running statistics); the loss is taken in the mode that
+        the model is in. Random starts differ from call to call and leave torch's generators alone.
+        """
+        index = torch.arange(len(inputs), device=inputs.device)
+        self._calls = getattr(self, "_calls", 0) + 1
+        key = torch.full((), draws.key(0, "call", self._calls), dtype=torch.int64, device=inputs.device)
+        batch = Batch(inputs, labels, index, key)
+        return self.loss(model, batch, self.crafted(model, batch))
+
+    def crafted(self, model: Model, batch: Batch) -> Crafted:
+        """Return ``craft`` with the model put into eval mode and left as it was."""
+        device = batch.inputs.device
+        with torch.inference_mode(False), evaluation_mode(model), unchanged(model, device):
+            batch = Batch(ordinary(batch.inputs), ordinary(batch.labels), batch.index, batch.key, batch.targets)
+            return self.craft(model, batch)
+
+
+def classification_loss(logits: Tensor, batch: Batch) -> Tensor:
+    """Return the mean cross-entropy against the batch's labels, or its label distributions after cutmix."""
+    logits = at_least_float32(logits)
+    return F.cross_entropy(logits, batch.labels.long() if batch.targets is None else batch.targets)
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the share of a batch that is classified as labelled."""
+    return (logits.detach().argmax(dim=1) == labels).float().mean()
+
+
+def start_key(batch: Batch, purpose: str) -> Tensor:
+    """Return the key of a step's draws for one purpose."""
+    return batch.key ^ draws.key(0, purpose)
+
+
+def register(name: str) -> Callable[[M], M]:
+    """Make a class known as the method ``name``."""
+
+    def named(cls: M) -> M:
+        if name in _REGISTERED and _REGISTERED[name] is not cls:
+            raise ValueError(f"the method {name!r} is registered twice: {_REGISTERED[name]} and {cls}")
+        cls.name = name
+        _REGISTERED[name] = cls
+        return cls
+
+    return named
+
+
+def registered() -> dict[str, "type[Method[Any]]"]:
+    """Return every method of this package, by name: each module in it is imported and registers its own."""
+    package = importlib.import_module("dyart.methods")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"dyart.methods.{module.name}")
+    return dict(sorted(_REGISTERED.items()))
+
+
+def find(name: str) -> "type[Method[Any]]":
+    """Return the class of a method: a registered name, or ``package.module:Class`` for anybody's own.
+
+    Raises:
+        ValueError: there is none; the message names the nearest.
+    """
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"no method {name!r}: {error}") from error
+        if not (inspect.isclass(found) and issubclass(found, Method)):
+            raise ValueError(f"{name!r} is no subclass of dyart.methods.base.Method")
+        if not found.name:
+            found.name = name
+        return found
+    methods = registered()
+    if name not in methods:
+        near = get_close_matches(name, methods, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"no method {name!r}{hint} Known: {', '.join(methods)}, or package.module:Class")
+    return methods[name]

@@ -1,0 +1,109 @@
+"""Anybody's own network, named as ``package.module:factory``."""
+
+import difflib
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import nn
+
+
+def is_factory(name: str) -> bool:
+    """Return whether ``name`` is written as ``package.module:factory``."""
+    return ":" in name
+
+
+def load_factory(name: str) -> Callable[..., object]:
+    """Import what ``name``, ``package.module:factory``, names and return it.
+
+    The working directory counts as a place to import from, after all others: the network is often a file there.
+    """
+    with _working_directory_importable():
+        return _imported(name)
+
+
+def call_factory(
+    name: str, factory: Callable[..., object], always: Mapping[str, object], options: Mapping[str, object]
+) -> tuple[nn.Module, set[str]]:
+    """Return the factory's network and the names of the arguments that it was given.
+
+    Args:
+        name: for the error messages.
+        factory: from ``load_factory``.
+        always: arguments passed if the factory's signature has them by name or by ``**kwargs``.
+        options: arguments passed only if it has them by name.
+    """
+    given = _accepted(name, factory, always, options)
+    with _working_directory_importable():
+        network = factory(**given)
+    if not isinstance(network, nn.Module):
+        raise TypeError(f"{name!r} must return a torch.nn.Module, it returned {type(network).__name__}")
+    return network, set(given)
+
+
+def _imported(name: str) -> Callable[..., object]:
+    path, _, attribute = name.partition(":")
+    if not path or not attribute or ":" in attribute:
+        raise ValueError(f"write a network of your own as 'package.module:factory', got {name!r}")
+    if path.endswith(".py") or "/" in path or os.sep in path:
+        raise ValueError(f"{path!r} is a file: write the module's name, 'package.module:factory', without .py or slash")
+    try:
+        found: object = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
+            raise  # the module exists, and what it imports does not
+        raise ModuleNotFoundError(
+            f"{name!r}: there is no module {error.name!r}; install it, or run in the folder that holds it",
+            name=error.name,
+        ) from None
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            near = difflib.get_close_matches(part, dir(found), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise AttributeError(f"{name!r}: {getattr(found, '__name__', path)!r} has no {part!r}{hint}")
+        found = getattr(found, part)
+    if isinstance(found, nn.Module):
+        raise TypeError(f"{name!r} is a network, not a function that makes one: wrap it as `def factory(): return ...`")
+    if not callable(found):
+        raise TypeError(f"{name!r} must be a function or class that makes a network, got {type(found).__name__}")
+    return found
+
+
+def _accepted(
+    name: str, factory: Callable[..., object], always: Mapping[str, object], options: Mapping[str, object]
+) -> dict[str, object]:
+    """Return those of the arguments that the factory's signature accepts as keywords."""
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:  # some compiled callables have none
+        return dict(always)
+    parameters = signature.parameters.values()
+    by_name = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    given = {key: value for key, value in always.items() if takes_all or key in by_name}
+    given |= {key: value for key, value in options.items() if key in by_name}
+    try:
+        signature.bind(**given)
+    except TypeError as error:
+        raise TypeError(
+            f"{name!r} has the signature {signature}: {error}. It is called as factory(classes=..., shape=...), with "
+            f"those of {', '.join([*always, *options])} that it names; all others need a default"
+        ) from None
+    return given
+
+
+@contextmanager
+def _working_directory_importable() -> Iterator[None]:
+    """Append the working directory to the places that modules are imported from."""
+    here = os.getcwd()
+    if here in sys.path or "" in sys.path:
+        yield
+        return
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)

@@ -1,0 +1,176 @@
+"""From a name to a network."""
+
+import difflib
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import nn
+
+from dyart.boundary.validation import check_choice, check_count
+from dyart.models.factory import call_factory, is_factory, load_factory
+from dyart.models.layers import ACTIVATIONS, Activation, InputNormalization, replace_batch_norm
+from dyart.models.residual import PreActResNet18, ResNet18, WideResNet
+from dyart.models.small import MLP, SmallCNN
+
+CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
+CIFAR_STD = (0.2471, 0.2435, 0.2616)
+
+
+@dataclass(frozen=True)
+class Network:
+    """One row of the table: how to make a network, and its defaults."""
+
+    make: Callable[[int, int, Activation, nn.Module], nn.Module]
+    """From the number of channels (of features, if it does not take images), of classes, activation, first layer."""
+    images: bool = True
+    activation: str = "relu"
+    normalizes_cifar: bool = False
+
+
+NETWORKS: dict[str, Network] = {
+    "wrn28-10": Network(
+        partial(WideResNet, 28, 10, same=True, momentum=0.01), activation="silu", normalizes_cifar=True
+    ),
+    "wrn34-10": Network(partial(WideResNet, 34, 10, same=False, momentum=0.1)),
+    "preactresnet18": Network(PreActResNet18),
+    "resnet18": Network(ResNet18),
+    "cnn": Network(SmallCNN),
+    "mlp": Network(MLP, images=False),
+}
+
+NAMES: tuple[str, ...] = tuple(NETWORKS)
+"""The networks that ``build`` knows by name."""
+
+
+def build(
+    name: str,
+    classes: int,
+    shape: tuple[int, ...],
+    *,
+    normalization: Literal["batch", "group"] = "batch",
+    activation: Literal["silu", "relu"] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    seed: int | None = None,
+) -> nn.Module:
+    """Return a network with fresh weights, in training mode, on PyTorch's default device and dtype.
+
+    ``wrn28-10`` is the paper's: SiLU, "SAME" padding, BatchNorm momentum 0.01, CIFAR's mean and standard deviation
+    inside. ``wrn34-10`` is that of the usual baselines: ReLU, symmetric padding, momentum 0.1. ``preactresnet18`` and
+    ``resnet18`` have a 3x3 stem of stride 1. ``cnn`` and ``mlp`` train in a minute on a CPU.
+
+    A name ``package.module:factory`` calls ``factory(classes=..., shape=...)``, with those of the two, and of
+    ``normalization``, ``activation``, ``mean`` and ``std`` if given, that its signature names. What it does not name is
+    done here where that is possible: every BatchNorm replaced for "group", the network put behind an
+    ``InputNormalization`` for a mean and std (as ``model.network``, which is then where its weights are loaded).
+
+    Args:
+        name: one of ``NAMES``, or ``package.module:factory``.
+        classes: number of logits, 2 or more.
+        shape: of one example: (channels, height, width) for images of any size; ``mlp`` takes any shape.
+        normalization: layers between convolutions: "batch" for BatchNorm, "group" for GroupNorm with gcd(32, channels)
+            groups. Convolutions and linear layers of one seed are the same for both. ``mlp`` has no such layers, and
+            this changes nothing there.
+        activation: None for the network's own: SiLU in ``wrn28-10``, ReLU elsewhere.
+        mean: of the input channels, for a normalisation inside the model; one number per channel, and ``std`` too. None
+            for the network's own: CIFAR's in ``wrn28-10`` for three channels (mean zero and std one switch it off),
+            none elsewhere.
+        std: of the input channels.
+        seed: draws the weights from this seed alone and leaves PyTorch's global random state as it was; None: from the
+            global state.
+    """
+    shape = _checked_shape(name, shape)
+    check_count("classes", classes, 2)
+    check_choice("normalization", normalization, ("batch", "group"))
+    if activation is not None:
+        check_choice("activation", activation, tuple(ACTIVATIONS))
+    if (mean is None) != (std is None):
+        raise ValueError(f"give both mean and std, or neither; got mean={mean!r} and std={std!r}")
+    if mean is not None and len(mean) != shape[0]:
+        raise ValueError(f"mean has {len(mean)} numbers, but inputs of shape {shape} have {shape[0]} channels")
+    if is_factory(name):
+        return _own(name, classes, shape, normalization, activation, mean, std, seed)
+    with _seeded(seed):
+        network = NETWORKS[name]
+        if mean is None and network.normalizes_cifar and shape[0] == len(CIFAR_MEAN):
+            mean, std = CIFAR_MEAN, CIFAR_STD
+        size = shape[0] if network.images else math.prod(shape)
+        act = ACTIVATIONS[activation or network.activation]
+        model = network.make(size, classes, act, _input_layer(mean, std, shape))
+        return replace_batch_norm(model) if normalization == "group" else model
+
+
+def _checked_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape as a tuple, after checking the name and that the shape fits it."""
+    if not is_factory(name) and name not in NETWORKS:
+        near = difflib.get_close_matches(name.lower(), NAMES, n=1, cutoff=0.3)
+        hint = f", did you mean {near[0]!r}?" if near else "."
+        raise ValueError(
+            f"there is no network {name!r}{hint} The names are {', '.join(NAMES)}; write your own as "
+            "package.module:factory"
+        )
+    shape = tuple(shape)
+    if not shape:
+        raise ValueError("shape must be that of one example, e.g. (3, 32, 32) or (2,), got ()")
+    for size in shape:
+        check_count("every size in shape", size, 1)
+    if not is_factory(name) and NETWORKS[name].images and len(shape) != 3:
+        raise ValueError(f"{name!r} takes images: shape must be (channels, height, width), got {shape}; see 'mlp'")
+    return shape
+
+
+def _input_layer(mean: Sequence[float] | None, std: Sequence[float] | None, shape: tuple[int, ...]) -> nn.Module:
+    if mean is None or std is None:
+        return nn.Identity()
+    return InputNormalization(mean, std, spatial=len(shape) - 1)
+
+
+def _own(
+    name: str,
+    classes: int,
+    shape: tuple[int, ...],
+    normalization: str,
+    activation: str | None,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    seed: int | None,
+) -> nn.Module:
+    """Build a network of the user's and do what its factory leaves undone."""
+    options = {"normalization": normalization, "activation": activation, "mean": mean, "std": std}
+    options = {key: value for key, value in options.items() if value is not None}
+    with _seeded(seed):
+        factory = load_factory(name)
+    with _seeded(seed):  # anew: the first import of a module may draw numbers, which the second does not
+        model, done = call_factory(name, factory, {"classes": classes, "shape": shape}, options)
+    if activation is not None and "activation" not in done:
+        raise ValueError(f"activation={activation!r} was asked for, but {name!r} takes no argument `activation`")
+    if normalization == "group" and "normalization" not in done:
+        model = replace_batch_norm(model)
+    left = {"mean", "std"} - done
+    if mean is None or not left:
+        return model
+    if len(left) == 1:
+        raise ValueError(f"{name!r} takes only one of `mean` and `std`: let it take both, or neither")
+    return nn.Sequential(OrderedDict(normalize=_input_layer(mean, std, shape), network=model))
+
+
+@contextmanager
+def _seeded(seed: int | None) -> Iterator[None]:
+    """Draw from a seed of our own, and restore the state of the generators that weights are drawn from."""
+    if seed is None:
+        yield
+        return
+    device = torch.get_default_device()
+    elsewhere = device.type not in ("cpu", "meta")
+    # torch.manual_seed would seed every device's generator; only these two are saved.
+    with torch.random.fork_rng(devices=[device] if elsewhere else [], device_type=device.type if elsewhere else "cuda"):
+        torch.default_generator.manual_seed(seed)
+        if elsewhere:
+            torch.get_device_module(device).manual_seed(seed)
+        yield

@@ -1,0 +1,238 @@
+"""The configuration of a training: what every key of a recipe means.
+
+``method`` is not here: its keys are the constructor arguments of the class that ``method.name`` names. Floats may be
+written as fractions (8/255) and are kept as written.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Normalization = Literal["batch", "group"]
+Activation = Literal["silu", "relu"]
+Schedule = Literal["cosine", "step", "one-cycle", "constant"]
+Averaging = Literal["all", "released"]
+Precision = Literal["fp32", "bf16"]
+Switch = Literal["auto", "on", "off"]
+Logger = Literal["csv", "tensorboard", "wandb", "mlflow"]
+Residency = Literal["auto", "device", "stream"]
+
+
+@dataclass
+class Data:
+    """Which images, and what is done to them.
+
+    Args:
+        name: of the data set (``dyart data list``), a .npz file, a folder of .npy files or an image folder.
+        root: where data sets lie; None: $DYART_DATA, else the user's cache folder.
+        limit: train on the first so many images only, for trials.
+        crop: pixels of zero padding before a random crop; 0: none.
+        flip: mirror half of the images.
+        cutout: side of a square set to zero; 0: none.
+        cutmix: probability to mix an image with another.
+        residency: keep the set on the device, stream it, or decide by its size.
+        auxiliary: a .npy of uint8 images to mix into every batch.
+        auxiliary_labels: a .npy with their labels.
+        auxiliary_fraction: share of every batch that comes from there.
+    """
+
+    name: str = "fashion-mini"
+    root: str | None = None
+    limit: int | None = None
+    crop: int = 0
+    flip: bool = False
+    cutout: int = 0
+    cutmix: float = 0.0
+    residency: Residency = "auto"
+    auxiliary: str | None = None
+    auxiliary_labels: str | None = None
+    auxiliary_fraction: float = 0.7
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        _at_least("data.limit", self.limit, 1)
+        if (self.auxiliary is None) != (self.auxiliary_labels is None):
+            raise ValueError("data.auxiliary and data.auxiliary_labels go together: images and their labels")
+
+
+@dataclass
+class Model:
+    """Which network.
+
+    Args:
+        name: a network of this package, or package.module:factory for your own.
+        normalization: BatchNorm or GroupNorm.
+        activation: None: the network's own.
+        mean: per channel, subtracted inside the model; None: the network's own, mostly none.
+        std: per channel, divided by inside the model.
+    """
+
+    name: str = "cnn"
+    normalization: Normalization = "batch"
+    activation: Activation | None = None
+    mean: list[float] | None = None
+    std: list[float] | None = None
+
+
+@dataclass
+class Optim:
+    """SGD, its schedule and the averaging of weights.
+
+    Args:
+        lr: the peak.
+        momentum: of SGD.
+        nesterov: look ahead.
+        weight_decay: of weights.
+        decay_all: decay norm parameters and biases, too.
+        schedule: per step: cosine to zero, step (x 0.1 at half and at three quarters), the released code's one-cycle
+            (per epoch, with its momentum), or constant.
+        warmup: share of the training with a rising rate.
+        clip: largest norm of the gradient; None: no limit.
+        average: decay of the averaged weights; 0: no averaging.
+        averaging: "all" averages BatchNorm's statistics like weights; "released" takes the raw network's.
+        burn_in_lr: rate of the burn-in, constant after the warm-up; None: lr.
+        burn_in_clip: largest norm of the gradient in the burn-in.
+    """
+
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 5e-4
+    decay_all: bool = False
+    schedule: Schedule = "cosine"
+    warmup: float = 0.025
+    clip: float | None = None
+    average: float = 0.995
+    averaging: Averaging = "all"
+    burn_in_lr: float | None = None
+    burn_in_clip: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        _positive("optim.lr", self.lr)
+        _positive("optim.clip", self.clip)
+        _positive("optim.burn_in_lr", self.burn_in_lr)
+        _share("optim.momentum", self.momentum)
+        _share("optim.average", self.average)
+        _share("optim.warmup", self.warmup)
+        _at_least("optim.weight_decay", self.weight_decay, 0)
+
+
+@dataclass
+class Train:
+    """How long, in what steps.
+
+    Args:
+        epochs: of the method, after the burn-in.
+        burn_in: epochs of natural training first.
+        burn_in_from: begin with the weights of a run or checkpoint instead.
+        batch_size: images per step of the optimizer.
+        accumulate: split every batch into so many parts, to save memory.
+        precision: fp32, or bf16 for the network's inside.
+        compile: torch.compile and, on a GPU, CUDA graphs; auto: on a GPU.
+        device: auto, cpu, cuda or cuda:1.
+        checkpoint_every: epochs between checkpoints.
+        keep: checkpoints kept beside the best.
+        log_every: steps between two lines of metrics.jsonl.
+        early_stop: end after so many epochs without a better validation; None: never.
+        loggers: beside metrics.jsonl; wandb and mlflow need their packages.
+    """
+
+    epochs: int = 30
+    burn_in: int = 0
+    burn_in_from: str | None = None
+    batch_size: int = 128
+    accumulate: int = 1
+    precision: Precision = "fp32"
+    compile: Switch = "auto"
+    device: str = "auto"
+    checkpoint_every: int = 1
+    keep: int = 1
+    log_every: int = 50
+    early_stop: int | None = None
+    loggers: list[Logger] = field(default_factory=lambda: ["csv", "tensorboard"])
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "keep", "log_every", "early_stop"):
+            _at_least(f"train.{name}", getattr(self, name), 1)
+        _at_least("train.burn_in", self.burn_in, 0)
+        if self.batch_size % self.accumulate:
+            raise ValueError(f"train.accumulate {self.accumulate} does not divide train.batch_size {self.batch_size}")
+        if self.burn_in and self.burn_in_from:
+            raise ValueError("train.burn_in and train.burn_in_from exclude each other: set one of them to its default")
+
+
+@dataclass
+class Eval:
+    """How checkpoints are compared while training, and what is measured afterwards.
+
+    Args:
+        radius: of the validation attack after every epoch.
+        steps: of that attack.
+        norm: of radius and radii.
+        every: epochs between two validations.
+        radii: of the evaluation after training.
+        attack: of the evaluation after training: pgd or margins.
+    """
+
+    radius: float = 8 / 255
+    steps: int = 20
+    norm: Literal["linf", "l2"] = "linf"
+    every: int = 1
+    radii: list[float] = field(default_factory=lambda: [2 / 255, 4 / 255, 8 / 255, 12 / 255, 16 / 255])
+    attack: str = "pgd"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        _positive("eval.radius", self.radius)
+        for name in ("steps", "every"):
+            _at_least(f"eval.{name}", getattr(self, name), 1)
+        for radius in self.radii:
+            _positive("eval.radii", radius)
+
+
+@dataclass
+class Config:
+    """A training, whole.
+
+    Args:
+        recipe: the name it came from.
+        note: what the recipe reproduces, and whose values it has.
+        seed: of everything random.
+        out: the run's folder; None: runs/ and the recipe's name.
+        method: name and hyper-parameters.
+        data: which images.
+        model: which network.
+        optim: the optimizer.
+        train: how long.
+        eval: how it is measured.
+    """
+
+    recipe: str = ""
+    note: str = ""
+    seed: int = 0
+    out: str | None = None
+    method: dict[str, Any] = field(default_factory=lambda: {"name": "dyart"})
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    optim: Optim = field(default_factory=Optim)
+    train: Train = field(default_factory=Train)
+    eval: Eval = field(default_factory=Eval)
+
+
+SECTIONS: dict[str, type[Any]] = {"data": Data, "model": Model, "optim": Optim, "train": Train, "eval": Eval}
+
+
+def _positive(name: str, value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise ValueError(f"{name} must be positive, got {value}")
+
+
+def _share(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
+
+
+def _at_least(name: str, value: float | None, least: float) -> None:
+    if value is not None and not value >= least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")

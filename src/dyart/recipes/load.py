@@ -1,0 +1,214 @@
+"""Recipes: YAML files that share common parts, overridden from the command line, checked into a ``Config``."""
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from dyart.attacks.radius import Radius
+from dyart.methods.base import Method, find
+from dyart.recipes.config import SECTIONS, Config
+from dyart.recipes.parser import NOT_IN_RECIPES, build_parser, keys
+
+Tree = dict[str, Any]
+
+
+class RecipeError(ValueError):
+    """Something in a recipe, or in what overrides it, is wrong; the message says what to do."""
+
+
+def names() -> list[str]:
+    """Return the names of all recipes of this package."""
+    files = (entry.name for entry in resources.files("dyart.recipes").iterdir())
+    return sorted(name[:-5] for name in files if name.endswith(".yaml") and not name.startswith("_"))
+
+
+def read(recipe: str | Path) -> Tree:
+    """Return the values of a recipe, by name or file, with its common parts (``base:``) merged in."""
+    import yaml
+
+    text, name = _text(str(recipe))
+    try:
+        tree = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise RecipeError(f"the recipe {recipe} is no YAML: {error}") from error
+    if not isinstance(tree, dict):
+        raise RecipeError(f"the recipe {recipe} must be a mapping of keys to values, got {type(tree).__name__}")
+    merged: Tree = {}
+    for base in _listed(tree.pop("base", [])):
+        merged = merge(merged, read(base))
+    merged = merge(merged, tree)
+    if not name.startswith("_"):
+        merged.setdefault("recipe", name)
+    return merged
+
+
+def resolve(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Return the configuration of a recipe with overrides such as ``["--optim.lr", "0.05"]``.
+
+    Raises:
+        RecipeError: unknown recipe or key (the nearest right one is named), or a value of the wrong type.
+    """
+    tree = merge(read(recipe), _from_arguments(overrides))
+    return check(tree)
+
+
+def check(tree: Tree) -> Config:
+    """Return the configuration in a tree of plain values."""
+    for section in ("method", *SECTIONS):
+        if not isinstance(tree.get(section, {}), dict):
+            raise RecipeError(f"{section} is a group of keys, got {tree[section]!r}: write {section}.KEY")
+    method = tree.get("method", {})
+    name = str(method.get("name", Config().method["name"]))
+    try:
+        known = keys(name)
+    except ValueError as error:
+        raise RecipeError(str(error)) from error
+    tree = _lists_split(tree, known)
+    for key in _leaves(tree, known):
+        if key not in known:
+            raise RecipeError(_unknown(key, known, name))
+    try:
+        parsed = build_parser(name).parse_object(tree).as_dict()
+        sections = {section: cls(**parsed.pop(section)) for section, cls in SECTIONS.items()}
+        config = Config(**parsed, **sections)
+        make_method(config)
+    except (argparse.ArgumentError, ValueError, TypeError) as error:
+        raise RecipeError(_readable(str(error))) from error
+    return config
+
+
+def make_method(config: Config) -> Method[Any]:
+    """Return the training method of a configuration."""
+    settings = {key: value for key, value in config.method.items() if key != "name"}
+    return find(config.method["name"])(**settings)
+
+
+def dump(config: Config) -> str:
+    """Return a configuration as YAML, everything resolved: ``read`` of it gives the same configuration."""
+    import yaml
+
+    return str(yaml.safe_dump(_plain(dataclasses.asdict(config)), sort_keys=False, allow_unicode=True, width=120))
+
+
+def merge(below: Tree, above: Tree) -> Tree:
+    """Return two trees in one; where both have a value, the second's. Another method brings its own settings."""
+    merged = dict(below)
+    if _method_name(above) not in (None, _method_name(below)):
+        merged.pop("method", None)
+    for key, value in above.items():
+        if isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = merge(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _method_name(tree: Tree) -> Any:  # noqa: ANN401
+    method = tree.get("method")
+    return method.get("name") if isinstance(method, dict) else None
+
+
+def _text(recipe: str) -> tuple[str, str]:
+    path = Path(recipe)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        try:
+            return path.read_text(encoding="utf-8"), path.stem
+        except OSError as error:
+            raise RecipeError(f"cannot read the recipe {path}: {error.strerror}") from error
+    packaged = resources.files("dyart.recipes") / f"{recipe}.yaml"
+    if not packaged.is_file():
+        near = get_close_matches(recipe, names(), 3, 0.5)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise RecipeError(f"no recipe {recipe!r}.{hint} `dyart recipes` lists them; a path to a .yaml file works, too")
+    return packaged.read_text(encoding="utf-8"), recipe
+
+
+def _listed(value: Any) -> list[str]:  # noqa: ANN401
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _from_arguments(arguments: Sequence[str]) -> Tree:
+    import yaml
+
+    tree: Tree = {}
+    waiting = list(arguments)
+    while waiting:
+        word = waiting.pop(0)
+        if not word.startswith("--") or word == "--":
+            raise RecipeError(f"expected --key value, got {word!r}")
+        key, given, value = word[2:].partition("=")
+        if not given:
+            if not waiting or (waiting[0].startswith("--") and len(waiting[0]) > 2):
+                raise RecipeError(f"--{key} needs a value: --{key} VALUE")
+            value = waiting.pop(0)
+        try:
+            parsed = yaml.safe_load(value)
+        except yaml.YAMLError:
+            parsed = value
+        branch = parsed
+        for part in reversed(key.split(".")):
+            branch = {part: branch}
+        tree = merge(tree, branch)
+    return tree
+
+
+def _lists_split(tree: Tree, known: dict[str, Any], prefix: str = "") -> Tree:
+    """Return the tree with texts such as ``2/255,8/255`` as lists where a list belongs."""
+    done: Tree = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            done[key] = _lists_split(value, known, f"{prefix}{key}.")
+        elif "list[" in str(known.get(prefix + key, "")) and isinstance(value, str | int | float):
+            done[key] = [part.strip() for part in str(value).split(",")]
+        else:
+            done[key] = value
+    return done
+
+
+def _leaves(tree: Tree, known: dict[str, Any], prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and name not in known:
+            found += _leaves(value, known, f"{name}.") or [name]
+        else:
+            found.append(name)
+    return [name for name in found if name not in SECTIONS and name != "method"]
+
+
+def _unknown(key: str, known: dict[str, Any], method: str) -> str:
+    near = get_close_matches(key, known, 1, 0.5)
+    if not near:
+        last = {name.rpartition(".")[2]: name for name in known}
+        near = [last[match] for match in get_close_matches(key.rpartition(".")[2], last, 1, 0.6)]
+    hint = f"; did you mean {near[0]}?" if near else ""
+    of = f" of the method {method!r}" if key.startswith("method.") else ""
+    python = " (an object of Python, not a value of a recipe)" if key.rpartition(".")[2] in NOT_IN_RECIPES else ""
+    return f"no key {key}{of}{python}{hint} `dyart train RECIPE --help` lists all"
+
+
+def _readable(message: str) -> str:
+    """Return an error of the parser on one line, in the words of a recipe."""
+    key, found, radius = message.partition("Not of type Radius:")
+    if found:
+        return f"{key.split(':')[0].removeprefix('Parser key ')}:{radius.splitlines()[0]}"
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    joined = " ".join(line.rstrip(".") if line.startswith("Parser key") else line for line in lines)
+    for old, new in (("Parser key ", ""), ("<class '", ""), ("'>", ""), ("typing.", ""), ("dyart.attacks.radius.", "")):
+        joined = joined.replace(old, new)
+    return joined
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, Radius):
+        # A fraction stays one; a decimal is a plain number.
+        return value.text if "/" in value.text else float(value)
+    return value

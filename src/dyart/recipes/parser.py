@@ -1,0 +1,114 @@
+"""The typed parser behind a configuration: one argument per key, from the dataclasses and the method's constructor."""
+
+import dataclasses
+import inspect
+import types
+import typing
+from typing import TYPE_CHECKING, Any
+
+from dyart.attacks.radius import Radius
+from dyart.methods.base import Method, find
+from dyart.recipes.config import SECTIONS, Config
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
+# Arguments of a method that are objects of Python, not values of a recipe.
+NOT_IN_RECIPES = {"search_model", "cost", "bounds"}
+
+
+def build_parser(method: str, prog: str = "dyart train") -> "ArgumentParser":
+    """Return a parser that knows every key of a configuration with this method, its type, default and meaning."""
+    from jsonargparse import ArgumentParser
+    from jsonargparse.typing import register_type
+
+    register_type(Radius, str, Radius, fail_already_registered=False)
+    parser = ArgumentParser(prog=prog, exit_on_error=False)
+    _add_fields(parser, "", Config, skip={"method", *SECTIONS})
+    for section, cls in SECTIONS.items():
+        _add_fields(parser, f"{section}.", cls)
+    _add_method(parser, find(method), method)
+    return parser
+
+
+def keys(method: str) -> dict[str, Any]:
+    """Return every key of a configuration with this method, and its type."""
+    found = {name: _type(kind) for name, kind in _hints(Config).items() if name not in {"method", *SECTIONS}}
+    for section, cls in SECTIONS.items():
+        found |= {f"{section}.{name}": _type(kind) for name, kind in _hints(cls).items()}
+    return (
+        found | {"method.name": str} | {f"method.{name}": _type(p[0]) for name, p in _arguments(find(method)).items()}
+    )
+
+
+def _add_fields(parser: "ArgumentParser", prefix: str, cls: type[Any], skip: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+    meaning, hints = _meanings(cls), _hints(cls)
+    for entry in dataclasses.fields(cls):
+        if entry.name in skip:
+            continue
+        factory = entry.default_factory
+        default = entry.default if factory is dataclasses.MISSING else factory()
+        _add(parser, prefix + entry.name, hints[entry.name], default, meaning.get(entry.name, ""))
+
+
+def _add_method(parser: "ArgumentParser", cls: type[Method[Any]], name: str) -> None:
+    parser.add_argument("--method.name", type=str, default=name, help="the training method")
+    meaning = _meanings(cls)
+    for argument, (kind, default) in _arguments(cls).items():
+        _add(parser, f"method.{argument}", kind, default, meaning.get(argument, ""))
+
+
+def _add(parser: "ArgumentParser", key: str, kind: Any, default: Any, meaning: str) -> None:  # noqa: ANN401
+    parser.add_argument(f"--{key}", type=_type(kind), default=_written(default), help=meaning)
+
+
+def _arguments(cls: type[Method[Any]]) -> dict[str, tuple[Any, Any]]:
+    """Return type and default of every hyper-parameter of a method."""
+    if cls.__init__ is object.__init__:
+        return {}
+    hints = typing.get_type_hints(cls.__init__)
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    return {p.name: (hints[p.name], p.default) for p in parameters if p.name not in NOT_IN_RECIPES}
+
+
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _type(kind: Any) -> Any:  # noqa: ANN401
+    """Return the type that reads a value of this kind: floats may be written as fractions."""
+    if kind is float:
+        return Radius
+    arguments = typing.get_args(kind)
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return typing.Union[tuple(_type(part) for part in arguments)]  # noqa: UP007
+    if typing.get_origin(kind) is list:
+        return list[_type(arguments[0])]  # type: ignore[misc]
+    return kind
+
+
+def _written(value: Any) -> Any:  # noqa: ANN401
+    """Return a default as a person would write it: multiples of 1/255 as such."""
+    if isinstance(value, list):
+        return [_written(part) for part in value]
+    if isinstance(value, float) and not isinstance(value, Radius):
+        steps = value * 255
+        if steps != 0 and abs(steps - round(steps)) < 1e-9 and value != round(value):
+            return Radius(f"{round(steps)}/255")
+        return Radius(repr(value))
+    return value
+
+
+def _meanings(cls: type[Any]) -> dict[str, str]:
+    """Return what the ``Args:`` part of a docstring says of every argument."""
+    text = inspect.getdoc(cls) or ""
+    _, found, part = text.partition("Args:\n")
+    meanings: dict[str, str] = {}
+    name = ""
+    for line in part.splitlines() if found else []:
+        if not line.strip():
+            break
+        if not line.startswith(" " * 8):
+            name, _, line = line.strip().partition(":")
+        meanings[name] = f"{meanings.get(name, '')} {line.strip()}".strip()
+    return meanings

@@ -1,0 +1,85 @@
+"""The hold-out of every kind of set, and the two records that carry a set."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from dyart.data import DataError, DataSet, Split
+from dyart.data.sets import check_labels, drawn, first
+
+
+FIRST_OF_100_000 = [2, 166, 176, 268, 315]
+
+
+def make(labels, holdout):
+    images = np.zeros((len(labels), 3, 2, 5), dtype=np.uint8)
+    return DataSet("set", Split(images, labels), Split(images[:4], labels[:4]), ("a", "b"), holdout)
+
+
+def test_fit_and_holdout_share_nothing_and_cover_the_training_set():
+    labels = np.arange(50_000) % 2
+    data = make(labels, drawn(labels))
+    assert len(data.holdout) == 1024
+    assert len(data.fit) == 50_000 - 1024
+    assert np.array_equal(np.sort(np.concatenate([data.fit, data.holdout])), np.arange(50_000))
+    assert data.fit.dtype == data.holdout.dtype == np.int64
+
+
+def test_a_set_knows_the_shape_of_an_example_and_its_length():
+    data = make(np.arange(20) % 2, np.arange(2))
+    assert data.shape == (3, 2, 5)
+    assert (len(data.train), len(data.test)) == (20, 4)
+
+
+def test_a_set_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        make(np.arange(4) % 2, np.arange(1)).name = "other"
+
+
+def test_a_set_in_random_order_gives_its_first_1024():
+    assert np.array_equal(first(np.zeros(50_000, dtype=np.int64)), np.arange(1024))
+    assert np.array_equal(first(np.zeros(10_240, dtype=np.int64)), np.arange(1024))
+    assert np.array_equal(first(np.zeros(100, dtype=np.int64)), np.arange(10)), "a tenth of a small set"
+
+
+def test_a_set_stored_class_by_class_gives_1024_of_the_permutation_of_seed_13():
+    labels = np.repeat(np.arange(200), 500)
+    expected = np.sort(np.random.RandomState(13).permutation(100_000)[:1024])
+    assert np.array_equal(drawn(labels), expected)
+    assert len(np.unique(labels[drawn(labels)])) > 190
+
+
+def test_the_draw_is_the_same_for_ever():
+    assert drawn(np.repeat(np.arange(200), 500))[:5].tolist() == FIRST_OF_100_000
+
+
+def test_a_small_set_gives_a_tenth_of_each_class_and_at_least_one():
+    labels = np.repeat([0, 1, 2, 3], [100, 30, 5, 1])
+    counts = np.bincount(labels[drawn(labels)], minlength=4)
+    assert counts.tolist() == [10, 3, 1, 0], "the only example of a class stays in training"
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ([0, 2, 2], "no example of class 1"),
+        ([1, 4], "no example of classes 0, 2, 3"),
+        ([-1, 0], "from -1 to 0"),
+        ([], "no examples"),
+    ],
+)
+def test_labels_that_skip_a_class_are_named(labels, words):
+    labels = np.array(labels, dtype=np.int64)
+    with pytest.raises(DataError, match=words):
+        check_labels(labels, int(labels.max(initial=0)) + 1, "the file")
+
+
+def test_the_error_about_a_skipped_class_says_how_to_renumber():
+    with pytest.raises(DataError, match=r"the file.*numpy.unique\(labels, return_inverse=True\)\[1\]"):
+        check_labels(np.array([0, 2]), 3, "the file")
+
+
+def test_labels_beyond_the_named_classes_are_an_error():
+    with pytest.raises(DataError, match="0 to 3; with 3 classes"):
+        check_labels(np.array([0, 1, 2, 3]), 3, "the file")

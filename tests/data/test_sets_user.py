@@ -1,0 +1,301 @@
+"""A user's own arrays and pictures: what is read, and what is said about the rest."""
+
+import os
+import re
+
+import numpy as np
+import pytest
+from data_cases import numbered, picture, tar, write
+
+from dyart.data import DataError, MissingDataError, get, load
+from dyart.data.store import manifest
+
+pytest.importorskip("PIL")
+
+
+def four(train=60, test=20, **options):
+    images, labels = numbered(train, classes=3, **options)
+    test_images, test_labels = numbered(test, classes=3, seed=1, **options)
+    return {"train_images": images, "train_labels": labels, "test_images": test_images, "test_labels": test_labels}
+
+
+def npz(folder, **arrays):
+    path = folder / "mine.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def pictures(folder, size=8, classes=("ant", "bee"), count=10, parts=("train/", "test/")):
+    random = np.random.RandomState(0)
+    files = {}
+    for part in parts:
+        for name in classes:
+            for k in range(count):
+                files[f"{part}{name}/{k:02d}.png"] = picture(random.randint(0, 256, (size, size, 3), dtype=np.uint8))
+    return write(folder, files), files
+
+
+# Arrays
+
+
+@pytest.mark.parametrize("names", [None, ("x_train", "y_train", "x_test", "y_test")], ids=["ours", "keras"])
+def test_an_npz_file_is_read_under_either_set_of_names(tmp_path, names):
+    arrays = four()
+    data = load(str(npz(tmp_path, **dict(zip(names or arrays, arrays.values(), strict=True)))))
+    assert np.array_equal(data.train.images, arrays["train_images"])
+    assert np.array_equal(data.test.labels, arrays["test_labels"])
+    assert data.classes == ("0", "1", "2")
+    assert data.train.labels.dtype == np.int64
+    assert np.bincount(data.train.labels[data.holdout]).tolist() == [2, 2, 2], "a tenth of each class"
+
+
+def test_a_folder_of_npy_files_is_read(tmp_path):
+    arrays = four()
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    data = load(str(tmp_path))
+    assert np.array_equal(data.train.images, arrays["train_images"])
+
+
+@pytest.mark.parametrize("layout", ["grey", "last", "first"])
+def test_every_layout_becomes_channels_first(tmp_path, layout):
+    images, labels = numbered(60, 1 if layout == "grey" else 3, 7, 3)
+    saved = {"grey": images[:, 0], "last": images.transpose(0, 2, 3, 1), "first": images}[layout]
+    data = load(str(npz(tmp_path, train_images=saved, train_labels=labels, test_images=saved, test_labels=labels)))
+    assert np.array_equal(data.train.images, images)
+
+
+def test_a_pair_without_a_test_part_gives_a_fifth_of_each_class_for_it_and_says_so(tmp_path):
+    images, labels = numbered(300, 1, 4, 3)
+    data = load(str(npz(tmp_path, images=images, labels=labels[:, None])))
+    assert np.bincount(data.test.labels).tolist() == [20, 20, 20]
+    together = {image.tobytes() for image in np.concatenate([data.train.images, data.test.images])}
+    assert together == {image.tobytes() for image in images}
+    assert any("no test part" in note for note in data.notes)
+
+
+def test_names_as_labels_become_numbers_in_alphabetical_order(tmp_path):
+    images, labels = numbered(60, 1, 4, 3)
+    words = np.array(["cat", "ant", "bee"])
+    data = load(str(npz(tmp_path, images=images, labels=words[labels])))
+    assert data.classes == ("ant", "bee", "cat")
+    match = {image.tobytes(): words[label] for image, label in zip(images, labels, strict=True)}
+    assert [data.classes[label] for label in data.test.labels] == [match[i.tobytes()] for i in data.test.images]
+
+
+def test_vectors_in_the_unit_box_are_allowed(tmp_path):
+    points = np.random.RandomState(0).rand(60, 5)
+    data = load(str(npz(tmp_path, images=points, labels=np.arange(60) % 3)))
+    assert data.shape == (5,)
+    assert data.train.images.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"train_labels": np.where(np.arange(60) % 3 == 1, 2, np.arange(60) % 3)}, "no example of class 1,.*numpy.unique"),
+        ({"train_labels": np.arange(59) % 3}, "60 training images and 59 labels"),
+        ({"train_labels": np.eye(3)[np.arange(60) % 3]}, r"labels have shape \(60, 3\)"),
+        ({"train_labels": np.arange(60) / 3}, "labels have type float64"),
+        ({"train_labels": np.zeros(60, dtype=int), "test_labels": np.zeros(20, dtype=int)}, "1 class;"),
+        ({"test_labels": np.full(20, 3)}, "test labels go from 3 to 3"),
+        ({"train_images": np.zeros((60, 3, 32, 32), dtype=np.float32)}, r"float32; uint8.*\* 255"),
+        ({"train_images": np.zeros((60, 5, 32, 32), dtype=np.uint8)}, "neither axis 1 nor axis 3"),
+        ({"train_images": np.zeros((60, 3, 32, 3), dtype=np.uint8)}, "could both be the channels"),
+        ({"train_images": np.zeros((60, 3, 16, 16), dtype=np.uint8)}, "both must have one shape"),
+        ({"train_images": np.zeros(60, dtype=np.uint8)}, r"shape \(60,\)"),
+        ({"train_images": np.zeros((0, 3, 32, 32), np.uint8), "train_labels": np.zeros(0, int)}, "no training examples"),
+        ({"train_images": np.full((60, 2), np.nan)}, r"lie in \[0, 1\], found nan"),
+        ({"train_images": np.full((60, 2), 1.5)}, r"lie in \[0, 1\], found 1.5"),
+        ({"classes": np.array(["a", "b", "c", "d"])}, "no example of class 3"),
+        ({"classes": np.array(["a", "b"])}, "0 to 2; with 2 classes"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bad_arrays_are_described(tmp_path, change, words):
+    path = npz(tmp_path, **(four() | change))
+    with pytest.raises(DataError, match=words) as caught:
+        load(str(path))
+    assert str(path) in str(caught.value)
+
+
+def test_missing_arrays_are_named(tmp_path):
+    with pytest.raises(DataError, match="has the arrays pixels; needed are train_images"):
+        load(str(npz(tmp_path, pixels=np.zeros(3))))
+    arrays = four()
+    del arrays["test_labels"]
+    with pytest.raises(DataError, match="only one of test_images and test_labels"):
+        load(str(npz(tmp_path, **arrays)))
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy"])
+def test_a_truncated_array_file_is_named(tmp_path, kind):
+    if kind == "npz":
+        path = npz(tmp_path, **four())
+    else:
+        path = tmp_path / "train_images.npy"
+        np.save(path, four()["train_images"])
+        np.save(tmp_path / "train_labels.npy", four()["train_labels"])
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(DataError, match=re.escape(str(path))):
+        load(str(path if kind == "npz" else tmp_path))
+
+
+def test_a_pickle_inside_an_array_file_is_refused(tmp_path):
+    np.save(tmp_path / "train_images.npy", np.array([{"a": 1}], dtype=object))
+    np.save(tmp_path / "train_labels.npy", np.zeros(1, dtype=int))
+    with pytest.raises(DataError, match=r"train_images.npy.*no plain .npy"):
+        load(str(tmp_path))
+
+
+# Pictures
+
+
+def test_class_folders_are_read_in_alphabetical_order(tmp_path):
+    folder, _ = pictures(tmp_path / "set", classes=("bee", "ant", "cat"))
+    data = load(str(folder))
+    assert data.classes == ("ant", "bee", "cat")
+    assert data.train.images.shape == (30, 3, 8, 8)
+    assert data.test.labels.tolist() == [0] * 10 + [1] * 10 + [2] * 10
+    assert data.notes == ()
+
+
+def test_a_picture_keeps_its_pixels_and_its_label(tmp_path):
+    pixels = np.arange(8 * 6 * 3, dtype=np.uint8).reshape(8, 6, 3)
+    folder, _ = pictures(tmp_path, count=3, parts=("train/",))
+    write(folder, {f"{part}/{name}/x.png": picture(pixels) for part in ("train", "val") for name in ("ant", "bee")})
+    for old in folder.glob("train/*/0*.png"):
+        old.unlink()
+    data = load(str(folder))
+    assert np.array_equal(data.train.images[1], pixels.transpose(2, 0, 1))
+    assert data.train.labels.tolist() == data.test.labels.tolist() == [0, 1]
+
+
+def test_class_folders_alone_give_a_fifth_for_the_test_part(tmp_path):
+    folder, _ = pictures(tmp_path / "set", parts=("",))
+    data = load(str(folder))
+    assert (len(data.train), len(data.test)) == (16, 4)
+    assert any("no test part" in note for note in data.notes)
+
+
+def test_an_archive_of_class_folders_is_read_like_the_folder(tmp_path):
+    folder, files = pictures(tmp_path / "set")
+    archive = tmp_path / "set.tar.gz"
+    archive.write_bytes(tar({f"inside/{name}": data for name, data in files.items()}))
+    assert np.array_equal(load(str(archive)).train.images, load(str(folder)).train.images)
+
+
+def test_grey_pictures_alone_stay_grey(tmp_path):
+    grey = np.arange(64, dtype=np.uint8).reshape(8, 8)
+    files = {f"{part}/{name}/{k}.png": picture(grey + k) for part in ("train", "test") for name in "ab" for k in range(3)}
+    data = load(str(write(tmp_path, files)))
+    assert data.shape == (1, 8, 8)
+    assert np.array_equal(data.train.images[2, 0], grey + 2)
+    assert data.notes == ()
+
+
+def test_a_grey_picture_among_coloured_ones_becomes_rgb_and_the_manifest_says_so(tmp_path):
+    folder, _ = pictures(tmp_path / "set")
+    grey = np.arange(64, dtype=np.uint8).reshape(8, 8)
+    write(folder, {"train/ant/00.png": picture(grey), "train/ant/01.jpg": picture(grey, "JPEG")})
+    data = load(str(folder))
+    assert np.array_equal(data.train.images[0], np.stack([grey] * 3))
+    stored = manifest(get("mine", tmp_path / "root", folder))
+    assert stored["notes"] == ["2 grey images of 41 were made RGB by three equal channels"]
+    assert load("mine", tmp_path / "root").notes == tuple(stored["notes"])
+
+
+def test_a_coloured_test_part_makes_a_grey_training_part_rgb(tmp_path):
+    folder, _ = pictures(tmp_path, parts=("test/",))
+    grey = np.zeros((8, 8), dtype=np.uint8)
+    write(folder, {f"train/{name}/{k}.png": picture(grey) for name in ("ant", "bee") for k in range(4)})
+    assert load(str(folder)).shape == (3, 8, 8)
+
+
+def test_mixed_sizes_are_counted_and_an_example_of_each_is_named(tmp_path):
+    folder, _ = pictures(tmp_path)
+    write(folder, {"train/bee/99.png": picture(np.zeros((9, 5, 3), dtype=np.uint8))})
+    with pytest.raises(DataError, match=r"2 sizes.*40 of 8 x 8.*1 of 5 x 9 \(e.g. .*99.png\).*Resize") as caught:
+        load(str(folder))
+    assert str(folder / "train/bee/99.png") in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "empty"])
+def test_a_damaged_picture_is_named(tmp_path, damage):
+    folder, files = pictures(tmp_path)
+    bad = folder / "train/bee/05.png"
+    bad.write_bytes({"cut": files["train/bee/05.png"][:120], "text": b"hello", "empty": b""}[damage])
+    with pytest.raises(DataError, match=re.escape(str(bad))):
+        load(str(folder))
+
+
+def test_transparent_pixels_are_an_error_and_an_opaque_alpha_channel_is_dropped(tmp_path):
+    folder, _ = pictures(tmp_path)
+    pixels = np.full((8, 8, 4), 255, dtype=np.uint8)
+    pixels[..., 0] = 7
+    write(folder, {"train/bee/00.png": picture(pixels)})
+    assert load(str(folder)).train.images[10, :, 0, 0].tolist() == [7, 255, 255]
+    pixels[3, 3, 3] = 0
+    write(folder, {"train/bee/00.png": picture(pixels)})
+    with pytest.raises(DataError, match=r"bee/00.png has transparent pixels"):
+        load(str(folder))
+
+
+def test_sixteen_bits_are_an_error(tmp_path):
+    folder, _ = pictures(tmp_path)
+    write(folder, {"test/bee/00.png": picture(np.full((8, 8), 60_000, dtype=np.uint16))})
+    with pytest.raises(DataError, match=r"bee/00.png has more than 8 bits"):
+        load(str(folder))
+
+
+def test_a_class_without_pictures_is_named(tmp_path):
+    folder, _ = pictures(tmp_path)
+    (folder / "train/cat").mkdir()
+    with pytest.raises(DataError, match="no picture in the folder of cat"):
+        load(str(folder))
+
+
+def test_a_test_class_without_training_pictures_is_named(tmp_path):
+    folder, files = pictures(tmp_path)
+    write(folder, {"test/cat/1.png": files["test/ant/00.png"]})
+    with pytest.raises(DataError, match="no class 'cat' in the training part"):
+        load(str(folder))
+
+
+def test_an_unreadable_folder_is_named(tmp_path, monkeypatch):
+    folder, _ = pictures(tmp_path)
+    closed = folder / "train/bee"
+    if os.geteuid() == 0:  # root reads everything: the system's answer is played
+        iterdir = type(closed).iterdir
+
+        def refuse(path):
+            if path == closed:
+                raise PermissionError(13, "Permission denied", str(path))
+            return iterdir(path)
+
+        monkeypatch.setattr(type(closed), "iterdir", refuse)
+    else:
+        closed.chmod(0)
+    try:
+        with pytest.raises(DataError, match=rf"{re.escape(str(closed))} cannot be read: permission denied"):
+            load(str(folder))
+    finally:
+        closed.chmod(0o755)
+
+
+def test_a_folder_without_data_says_what_was_expected(tmp_path):
+    with pytest.raises(DataError, match=r"holds no data set; known are an .npz"):
+        load(str(tmp_path))
+
+
+# Names
+
+
+def test_a_missing_set_says_the_command_that_gets_it(tmp_path):
+    with pytest.raises(MissingDataError, match=f"cifar10 is not in {tmp_path}; get it with: dyart data get cifar10"):
+        load("cifar10", tmp_path)
+
+
+def test_an_unknown_name_gets_the_nearest(tmp_path):
+    with pytest.raises(MissingDataError, match=r"no data set 'tiny_imagnet' \(did you mean 'tiny-imagenet'\?\)"):
+        load("tiny_imagnet", tmp_path)
