@@ -135,7 +135,7 @@ def serve(site):
         def log_message(self, *_):
             pass
 
-        def do_GET(self):  # noqa: N802 - the name the base class calls
+        def do_GET(self):
             name, wanted = self.path.lstrip("/"), self.headers.get("Range")
             site.asked.append((name, wanted))
             if site.status:
@@ -166,6 +166,7 @@ def serve(site):
             return None
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.handle_error = lambda *_: None  # a client that hangs up is part of the tests
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     site.base = f"http://127.0.0.1:{server.server_address[1]}/"

@@ -8,7 +8,6 @@ import pytest
 from dyart.data import DataError, DataSet, Split
 from dyart.data.sets import check_labels, drawn, first
 
-
 FIRST_OF_100_000 = [2, 166, 176, 268, 315]
 
 

@@ -93,7 +93,10 @@ def test_vectors_in_the_unit_box_are_allowed(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"train_labels": np.where(np.arange(60) % 3 == 1, 2, np.arange(60) % 3)}, "no example of class 1,.*numpy.unique"),
+        (
+            {"train_labels": np.where(np.arange(60) % 3 == 1, 2, np.arange(60) % 3)},
+            "no example of class 1,.*numpy.unique",
+        ),
         ({"train_labels": np.arange(59) % 3}, "60 training images and 59 labels"),
         ({"train_labels": np.eye(3)[np.arange(60) % 3]}, r"labels have shape \(60, 3\)"),
         ({"train_labels": np.arange(60) / 3}, "labels have type float64"),
@@ -104,7 +107,10 @@ def test_vectors_in_the_unit_box_are_allowed(tmp_path):
         ({"train_images": np.zeros((60, 3, 32, 3), dtype=np.uint8)}, "could both be the channels"),
         ({"train_images": np.zeros((60, 3, 16, 16), dtype=np.uint8)}, "both must have one shape"),
         ({"train_images": np.zeros(60, dtype=np.uint8)}, r"shape \(60,\)"),
-        ({"train_images": np.zeros((0, 3, 32, 32), np.uint8), "train_labels": np.zeros(0, int)}, "no training examples"),
+        (
+            {"train_images": np.zeros((0, 3, 32, 32), np.uint8), "train_labels": np.zeros(0, int)},
+            "no training examples",
+        ),
         ({"train_images": np.full((60, 2), np.nan)}, r"lie in \[0, 1\], found nan"),
         ({"train_images": np.full((60, 2), 1.5)}, r"lie in \[0, 1\], found 1.5"),
         ({"classes": np.array(["a", "b", "c", "d"])}, "no example of class 3"),
@@ -185,9 +191,26 @@ def test_an_archive_of_class_folders_is_read_like_the_folder(tmp_path):
     assert np.array_equal(load(str(archive)).train.images, load(str(folder)).train.images)
 
 
+def test_names_of_the_parts_in_capitals_are_known_and_a_second_test_part_is_mentioned(tmp_path):
+    folder, _ = pictures(tmp_path, parts=("Train/", "Val/", "Test/"), count=3)
+    write(folder, {"Test/ant/09.png": (folder / "Test/ant/00.png").read_bytes()})
+    data = load(str(folder))
+    assert (len(data.train), len(data.test)) == (6, 7)
+    assert data.notes == ("Test/ is the test part; Val/ not used",)
+
+
+def test_the_systems_own_files_in_an_archive_are_no_pictures(tmp_path):
+    _, files = pictures(tmp_path / "set")
+    files |= {"__MACOSX/train/ant/._00.png": b"x", "train/ant/.hidden.png": b"x"}
+    (tmp_path / "set.tgz").write_bytes(tar(files))
+    assert len(load(str(tmp_path / "set.tgz")).train) == 20
+
+
 def test_grey_pictures_alone_stay_grey(tmp_path):
     grey = np.arange(64, dtype=np.uint8).reshape(8, 8)
-    files = {f"{part}/{name}/{k}.png": picture(grey + k) for part in ("train", "test") for name in "ab" for k in range(3)}
+    files = {
+        f"{part}/{name}/{k}.png": picture(grey + k) for part in ("train", "test") for name in "ab" for k in range(3)
+    }
     data = load(str(write(tmp_path, files)))
     assert data.shape == (1, 8, 8)
     assert np.array_equal(data.train.images[2, 0], grey + 2)
@@ -277,7 +300,7 @@ def test_an_unreadable_folder_is_named(tmp_path, monkeypatch):
     else:
         closed.chmod(0)
     try:
-        with pytest.raises(DataError, match=rf"{re.escape(str(closed))} cannot be read: permission denied"):
+        with pytest.raises(DataError, match=rf"{re.escape(str(closed))} cannot be read or written \(Permission denied"):
             load(str(folder))
     finally:
         closed.chmod(0o755)

@@ -189,12 +189,12 @@ class Problem:
             x = torch.maximum(torch.minimum(x, self.high), self.low)
         return x.to(self.inputs.dtype).to(self.origin.dtype)
 
-    def project(self, origin: Tensor, gradient: Tensor, offset: Tensor, norm: Norm | None = None) -> Tensor:
+    def project(self, origin: Tensor, gradient: Tensor, offset: Tensor, power: float | None = None) -> Tensor:
         """Return the shortest displacement from ``origin`` onto a hyperplane, without leaving the box.
 
-        Shortest in the problem's norm, or in another ``norm``.
+        Shortest in the problem's norm, or in the p-norm with p = 1 + 1 / ``power``.
         """
-        return project_onto_hyperplane(origin, gradient, offset, norm or self.norm, self.low, self.high, self.rounds)
+        return project_onto_hyperplane(origin, gradient, offset, self.norm, self.low, self.high, self.rounds, power)
 
     def distance(self, x: Tensor) -> Tensor:
         """Return how far ``x`` is from the inputs, ``[N]``."""

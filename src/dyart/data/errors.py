@@ -50,6 +50,10 @@ def explain_unreadable(path: Path) -> Iterator[None]:
     """Turn a missing permission into an error that names the file or folder."""
     try:
         yield
-    except PermissionError as error:
-        where = error.filename or path
-        raise DataError(f"{where} cannot be read: permission denied; change its permissions or copy it") from error
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        raise DataError(
+            f"{error.filename or path} cannot be read or written ({error.strerror}): change its permissions, or use "
+            "another folder"
+        ) from error

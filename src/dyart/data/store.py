@@ -39,7 +39,9 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def save(folder: Path, name: str, raw: Raw, source: str, checked: str, digests: dict[str, str] | None = None) -> Path:
+def save(
+    folder: Path, name: str, raw: Raw, source: str, checked: str, digests: dict[str, str] | None = None, wrong: str = ""
+) -> Path:
     """Write a set: into a temporary folder beside ``folder``, which then takes its place in one step.
 
     A reader sees the old set or the new one, never a half; after an error nothing is left.
@@ -51,6 +53,7 @@ def save(folder: Path, name: str, raw: Raw, source: str, checked: str, digests: 
         source: where it came from, in words.
         checked: how its integrity was established, in words.
         digests: SHA-256 that the files must have, or None.
+        wrong: what is already known to be suspicious about the source, for the error when they have not.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     arrays = raw.arrays()
@@ -61,7 +64,7 @@ def save(folder: Path, name: str, raw: Raw, source: str, checked: str, digests: 
         with explain_full_disk(folder.parent, needed):
             files = {f"{key}.npy": _write(stage / f"{key}.npy", array) for key, array in arrays.items()}
             if digests is not None:
-                _compare(files, digests, source)
+                _compare(files, digests, source, wrong)
             text = json.dumps(_manifest(name, raw, files, source, checked), indent=1)
             _write_bytes(stage / MANIFEST, text.encode())
             _sync(stage)
@@ -73,12 +76,12 @@ def save(folder: Path, name: str, raw: Raw, source: str, checked: str, digests: 
     return folder
 
 
-def _compare(files: dict[str, dict[str, Any]], digests: dict[str, str], source: str) -> None:
-    wrong = [name for name, digest in digests.items() if files[name]["sha256"] != digest]
-    if wrong:
+def _compare(files: dict[str, dict[str, Any]], digests: dict[str, str], source: str, wrong: str) -> None:
+    different = [Path(name).stem for name, digest in digests.items() if files[name]["sha256"] != digest]
+    if different:
         raise DataError(
-            f"{source} does not hold the published set: {', '.join(Path(name).stem for name in wrong)} differ from it; "
-            "get the files again, or load your own version by its path"
+            f"{source} does not hold the published set: {', '.join(different)} differ from it; "
+            f"{wrong or 'it was altered'}. Get the files again, or load your own version by its path"
         )
 
 
@@ -104,7 +107,9 @@ def _manifest(name: str, raw: Raw, files: dict[str, Any], source: str, checked: 
 
 def _write(path: Path, array: npt.NDArray[Any]) -> dict[str, Any]:
     with path.open("wb") as file:
-        np.lib.format.write_array(file, array, allow_pickle=False)
+        # Not numpy's own writer: on a full disk it raises an OSError without the number that tells so.
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(array.data.cast("B"))
         file.flush()
         os.fsync(file.fileno())
     return {"sha256": sha256(path), "bytes": path.stat().st_size}

@@ -60,6 +60,11 @@ def _walk(folder: Path, prefix: str) -> Iterator[str]:
             yield f"{prefix}{entry.name}"
 
 
+def _hidden(name: str) -> bool:
+    """Return whether a file in an archive is the system's own: .DS_Store, and macOS's shadow of every file."""
+    return "__MACOSX/" in name or name.rsplit("/", 1)[-1].startswith(".")
+
+
 class ZipTree:
     """The files of a zip, read one by one; every read checks the file's CRC."""
 
@@ -68,7 +73,7 @@ class ZipTree:
         self.path = path
         with damage_in(str(path)):
             self.archive = zipfile.ZipFile(path)
-            self.names = [name for name in self.archive.namelist() if not name.endswith("/")]
+            self.names = [name for name in self.archive.namelist() if not name.endswith("/") and not _hidden(name)]
 
     def read(self, name: str) -> bytes:
         """Return the content of one file."""
@@ -89,7 +94,7 @@ class TarTree:
         self.files: dict[str, bytes] = {}
         with damage_in(str(path)), tarfile.open(path, "r:*") as archive:
             for member in archive:
-                handle = archive.extractfile(member) if member.isfile() else None
+                handle = archive.extractfile(member) if member.isfile() and not _hidden(member.name) else None
                 if handle is not None:
                     self.files[member.name] = handle.read()
         self.names = sorted(self.files)

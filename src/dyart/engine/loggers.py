@@ -1,5 +1,6 @@
 """Loggers of the field as callbacks: CSV and TensorBoard through Fabric, W&B and MLflow through their own packages."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,28 @@ from dyart.recipes.config import Logger
 
 if TYPE_CHECKING:
     from dyart.engine.fit import Training
+
+
+class LoggersCallback(Callback):
+    """All loggers that a configuration names (``train.loggers``), made when the training begins."""
+
+    def on_start(self, training: "Training") -> None:
+        """Make them."""
+        folder = training.folder
+        names = training.config.train.loggers
+        self.loggers = [] if folder is None else make_loggers(names, folder, dataclasses.asdict(training.config))
+        for logger in self.loggers:
+            logger.on_start(training)
+
+    def on_record(self, training: "Training", record: Record) -> None:
+        """Pass a record on."""
+        for logger in self.loggers:
+            logger.on_record(training, record)
+
+    def on_end(self, training: "Training") -> None:
+        """Flush them all."""
+        for logger in self.loggers:
+            logger.on_end(training)
 
 
 def make_loggers(names: Sequence[Logger], folder: Path, config: dict[str, Any]) -> list[Callback]:

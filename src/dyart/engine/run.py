@@ -47,7 +47,7 @@ def train(
         RunError: the folder holds another run, or none to resume.
         TrainingError: the training stopped early.
     """
-    folder = Path(config.out or f"runs/{config.recipe or 'run'}-seed{config.seed}")
+    folder = default_folder(config)
     config = replace(config, out=str(folder))
     _claim(folder, config, resume)
     training = prepare(config, folder, callbacks, data)
@@ -57,6 +57,11 @@ def train(
     elif config.train.burn_in_from is not None:
         training.begin_from(averaged_weights(Path(config.train.burn_in_from)))
     return training.run()
+
+
+def default_folder(config: Config) -> Path:
+    """Return the folder of a run: ``out``, or one named after recipe and seed."""
+    return Path(config.out or f"runs/{config.recipe or 'run'}-seed{config.seed}")
 
 
 def prepare(

@@ -111,6 +111,7 @@ class Optim:
         _positive("optim.lr", self.lr)
         _positive("optim.clip", self.clip)
         _positive("optim.burn_in_lr", self.burn_in_lr)
+        _positive("optim.burn_in_clip", self.burn_in_clip)
         _share("optim.momentum", self.momentum)
         _share("optim.average", self.average)
         _share("optim.warmup", self.warmup)

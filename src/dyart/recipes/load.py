@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from dyart.attacks.radius import Radius
 from dyart.methods.base import Method, find
@@ -27,10 +27,19 @@ def names() -> list[str]:
 
 
 def read(recipe: str | Path) -> Tree:
-    """Return the values of a recipe, by name or file, with its common parts (``base:``) merged in."""
+    """Return the values of a recipe, by name or file, with its common parts (``base:``) merged in.
+
+    A base that is a .yaml file is looked for beside the recipe that names it.
+    """
+    return _read(str(recipe), ())
+
+
+def _read(recipe: str, above: tuple[str, ...]) -> Tree:
     import yaml
 
-    text, name = _text(str(recipe))
+    if recipe in above:
+        raise RecipeError(f"the recipe {recipe} is its own base: {' -> '.join((*above, recipe))}")
+    text, name = _text(recipe)
     try:
         tree = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
@@ -38,8 +47,11 @@ def read(recipe: str | Path) -> Tree:
     if not isinstance(tree, dict):
         raise RecipeError(f"the recipe {recipe} must be a mapping of keys to values, got {type(tree).__name__}")
     merged: Tree = {}
-    for base in _listed(tree.pop("base", [])):
-        merged = merge(merged, read(base))
+    for base in _bases(recipe, tree.pop("base", [])):
+        merged = merge(merged, _read(base, (*above, recipe)))
+    # A base lends its values; what it is called and what it reproduces are its own.
+    merged.pop("recipe", None)
+    merged.pop("note", None)
     merged = merge(merged, tree)
     if not name.startswith("_"):
         merged.setdefault("recipe", name)
@@ -71,6 +83,7 @@ def check(tree: Tree) -> Config:
     for key in _leaves(tree, known):
         if key not in known:
             raise RecipeError(_unknown(key, known, name))
+    _check_kinds(tree, known)
     try:
         parsed = build_parser(name).parse_object(tree).as_dict()
         sections = {section: cls(**parsed.pop(section)) for section, cls in SECTIONS.items()}
@@ -127,8 +140,11 @@ def _text(recipe: str) -> tuple[str, str]:
     return packaged.read_text(encoding="utf-8"), recipe
 
 
-def _listed(value: Any) -> list[str]:  # noqa: ANN401
-    return [value] if isinstance(value, str) else list(value)
+def _bases(recipe: str, value: Any) -> list[str]:  # noqa: ANN401
+    bases = [value] if isinstance(value, str) else value
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise RecipeError(f"base in the recipe {recipe} must be a recipe or a list of them, got {value!r}")
+    return [str(Path(recipe).parent / base) if base.endswith((".yaml", ".yml")) else base for base in bases]
 
 
 def _from_arguments(arguments: Sequence[str]) -> Tree:
@@ -167,6 +183,18 @@ def _lists_split(tree: Tree, known: dict[str, Any], prefix: str = "") -> Tree:
         else:
             done[key] = value
     return done
+
+
+def _check_kinds(tree: Tree, known: dict[str, Any], prefix: str = "") -> None:
+    """Refuse what the parser lets through: no value where one is needed, and true or a group for a number."""
+    for key, value in tree.items():
+        name = prefix + key
+        if name not in known:
+            _check_kinds(value, known, f"{name}.")
+        elif value is None and type(None) not in get_args(known[name]):
+            raise RecipeError(f"{name} needs a value, got null")
+        elif known[name] in (Radius, Radius | None) and isinstance(value, bool | list | dict):
+            raise RecipeError(f"{name} must be a number such as 0.03 or 8/255, got {value!r}")
 
 
 def _leaves(tree: Tree, known: dict[str, Any], prefix: str = "") -> list[str]:

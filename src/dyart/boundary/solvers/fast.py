@@ -2,26 +2,28 @@
 
 A step linearises the margin function at the current point, projects both the point and the input onto the
 hyperplane inside the box, and moves to a mixture of the two projections; a point found across the boundary is kept
-if it is the closest so far, and the search goes on from a place pulled back towards the input. The next step's
-evaluation tests the new point, so that no pass is spent on testing alone.
+if it is the closest so far, and the search goes on from its projection into a smaller ball around the input. The
+next step's evaluation tests the new point, so that no pass is spent on testing alone.
 """
 
 import torch
 from torch import Tensor
 
-from dyart.boundary.norms import Norm
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
 from dyart.boundary.projections import into_ball
 
-# Factor on the way to the hyperplane, above 1 to land across it: at the first step and, changed linearly, the last.
+# Each setting changes linearly from the first step to the last.
+# Factor on the way to the hyperplane, above 1 to land across it.
 OVERSHOOT = (1.1, 1.005)
-# Largest share of the input's projection in a step. For p = 1 the two projections move different coordinates, each
-# to its bound, and their mixture undoes both: it needs a small one to cross at all.
-BIAS: dict[Norm, float] = {"linf": 1.0, "l2": 1.0, "l1": 0.1}
-# Share of the displacement kept after a crossing: small at first, to look for a closer place; large in the end, to
+# Radius of the ball after a crossing, in distances: small at first, to look for a closer place; large in the end, to
 # settle, and the larger the more steps there are (1 - 2 / steps).
-FIRST_PULL_BACK, LAST_PULL_BACK = 0.3, 0.95
+PULL_BACK = (0.3, 0.95)
+# For p = 1 the shortest step moves few coordinates, each to its bound, where the linearisation holds no more. Its
+# steps are shortest for p = 1 + 1 / power instead; the ball, which cuts off short moves, makes the result sparse.
+POWER = (1.0, 9.0)
+# Where in these schedules a search begins that starts away from the input: it is not there to look far.
+WARM = 0.7
 
 
 def fast_search(
@@ -55,10 +57,14 @@ def fast_search_from(
     target: Tensor | None = None,
     tick: Tick = no_tick,
     known: Evaluation | None = None,
+    begin: float = 0.0,
 ) -> tuple[Best, Evaluation]:
-    """Search as ``fast_search`` does, and also return the evaluation at the start."""
+    """Search as ``fast_search`` does, and also return the evaluation at the start.
+
+    ``begin`` says where in the schedule the search begins: ``WARM`` for a start that is nearly right.
+    """
     count = steps + (known is not None)
-    pull_back = (FIRST_PULL_BACK, min(max(1 - 2 / count, FIRST_PULL_BACK), LAST_PULL_BACK))
+    pull_back = (PULL_BACK[0], min(max(1 - 2 / count, PULL_BACK[0]), PULL_BACK[1]))
     x, best = start, problem.nothing()
     aim = torch.ones_like(problem.labels, dtype=torch.bool)
     first = known
@@ -72,8 +78,11 @@ def fast_search_from(
         best = best.closer(problem.candidate(x, now))
         aim = now.aimed
         if step + 1 < count:
-            share = step / max(count - 2, 1)
-            x = _advance(problem, x, now, _between(OVERSHOOT, share), _between(pull_back, share))
+            share = begin + (1 - begin) * step / max(count - 2, 1)
+            settings = (_between(ends, share) for ends in (OVERSHOOT, pull_back, POWER))
+            x = _advance(problem, x, now, *settings)
+            if problem.norm == "l1" and step + 2 == count:
+                x = torch.where(best.found[:, None], _sparse(problem, best), x)
     assert first is not None
     return best, first
 
@@ -82,21 +91,34 @@ def _between(ends: tuple[float, float], share: float) -> float:
     return ends[0] + (ends[1] - ends[0]) * share
 
 
-def _advance(problem: Problem, x: Tensor, now: Evaluation, overshoot: float, pull_back: float) -> Tensor:
+def _advance(problem: Problem, x: Tensor, now: Evaluation, overshoot: float, pull_back: float, power: float) -> Tensor:
     origin = problem.origin
-    back = into_ball(x - origin, pull_back * problem.distance(x), problem.norm)
-    base = torch.where((now.value < 0)[:, None], origin + back, x)
-    from_base = _onto_boundary(problem, base, x, now, overshoot)
-    from_origin = _onto_boundary(problem, origin, x, now, overshoot)
-    near, far = norm_of(from_base, problem.norm), norm_of(from_origin, problem.norm)
-    bias = (near / torch.where(near + far > 0, near + far, 1.0)).clamp(max=BIAS[problem.norm])[:, None]
-    moved = (1 - bias) * (base + from_base) + bias * (origin + from_origin)
+    closer = origin + into_ball(x - origin, pull_back * problem.distance(x), problem.norm)
+    base = torch.where((now.value < 0)[:, None], closer, x)
+    if problem.norm == "l1":
+        # The projections of base and input move different coordinates: a mixture would undo both.
+        moved = base + _onto_boundary(problem, base, x, now, overshoot, power)
+    else:
+        from_base = _onto_boundary(problem, base, x, now, overshoot)
+        from_origin = _onto_boundary(problem, origin, x, now, overshoot)
+        near, far = norm_of(from_base, problem.norm), norm_of(from_origin, problem.norm)
+        share = (near / torch.where(near + far > 0, near + far, 1.0))[:, None]
+        moved = (1 - share) * (base + from_base) + share * (origin + from_origin)
     # A gradient that overflowed says nothing: start again from the input.
     usable = moved.isfinite().all(dim=1) & now.gradient.isfinite().all(dim=1)
     return problem.into_box(torch.where(usable[:, None], moved, origin))
 
 
-def _onto_boundary(problem: Problem, origin: Tensor, x: Tensor, now: Evaluation, overshoot: float) -> Tensor:
+def _onto_boundary(
+    problem: Problem, origin: Tensor, x: Tensor, now: Evaluation, overshoot: float, power: float | None = None
+) -> Tensor:
     """Return the displacement from ``origin`` onto, and a little beyond, the boundary as linearised at ``x``."""
     offset = now.followed + (now.gradient * (origin - x)).sum(dim=1)
-    return problem.project(origin, now.gradient, overshoot * offset)
+    return problem.project(origin, now.gradient, overshoot * offset, power)
+
+
+def _sparse(problem: Problem, best: Best) -> Tensor:
+    """Return the input's shortest way, for p = 1, to the boundary as linearised at the best point."""
+    offset = best.value - (best.gradient * (best.points - problem.origin)).sum(dim=1)
+    moved = problem.origin + problem.project(problem.origin, best.gradient, OVERSHOOT[1] * offset)
+    return problem.into_box(torch.where(moved.isfinite().all(dim=1, keepdim=True), moved, problem.origin))

@@ -1,0 +1,156 @@
+"""``dyart demo``: a natural network, then adversarial training and DyART from it, and what each did to the margins."""
+
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dyart.attacks.accuracy import correct
+from dyart.boundary.search import closest_boundary_points
+from dyart.data import DataSet, load
+from dyart.data.loader import to_unit
+from dyart.engine.display import Display
+from dyart.engine.run import RunError, averaged_weights, make_model, train
+from dyart.evaluation.curve import accuracy_from_margins, accuracy_under_pgd
+from dyart.recipes import Config, resolve
+from dyart.report.histogram import margin_histogram
+
+RECIPES = {"natural": "fashion-mini-cnn-natural", "AT": "fashion-mini-cnn-at", "DyART": "fashion-mini-cnn-dyart"}
+BURN_IN_EPOCHS = 4
+SEARCH_STEPS = 20
+MARKER = "demo.json"
+
+
+@dataclass
+class Outcome:
+    """What one network was measured to be."""
+
+    name: str
+    train_seconds: float
+    clean: float
+    margins: dict[float, float]
+    pgd: dict[float, float]
+    distances: np.ndarray
+
+
+def demo(folder: Path, seed: int = 0, device: str = "cpu", epochs: int | None = None) -> list[Outcome]:
+    """Run the demonstration, print a table and write everything to ``folder``, which an earlier demo may hold."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    started = time.monotonic()
+    _make_room(folder)
+    data = load("fashion-mini")
+    configs = {name: _config(name, folder, seed, device, epochs) for name in RECIPES}
+    outcomes = []
+    for name, config in configs.items():
+        training = train(config, callbacks=[Display(name)], data=data)
+        seconds = sum(record["train_seconds"] for record in training.history)
+        model = make_model(config, data)
+        # The averaged weights of the last epoch for the burn-in, of the best one by validation for the others.
+        model.load_state_dict(averaged_weights(Path(str(config.out)), "last" if name == "natural" else "best"))
+        outcomes.append(_measure(name, model.to(training.fabric.device), data, config, seconds))
+    picture = _histogram(outcomes, configs["DyART"], folder)
+    _write(outcomes, configs, folder, seed)
+    _print(console, outcomes, configs["DyART"])
+    console.print(f"\nmargins, one picture: {picture}\nnumbers: {folder / MARKER}; runs: {folder}/*/")
+    console.print(f"{time.monotonic() - started:.0f} s in all")
+    return outcomes
+
+
+def _make_room(folder: Path) -> None:
+    """Remove an earlier demo; refuse to remove anything else."""
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / MARKER).is_file():
+            raise RunError(f"{folder} is not empty and holds no demo: choose another folder with --out")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).write_text("{}\n", encoding="utf-8")
+
+
+def _config(name: str, folder: Path, seed: int, device: str, epochs: int | None) -> Config:
+    words = ["--out", str(folder / name.lower()), "--seed", str(seed), "--train.device", device]
+    words += ["--train.loggers", "csv"]
+    if name == "natural":
+        words += ["--train.epochs", str(BURN_IN_EPOCHS), "--optim.schedule", "constant"]
+    else:
+        words += ["--train.burn_in", "0", "--train.burn_in_from", str(folder / "natural")]
+        words += [] if epochs is None else ["--train.epochs", str(epochs)]
+    return resolve(RECIPES[name], words)
+
+
+def _measure(name: str, model: nn.Module, data: DataSet, config: Config, seconds: float) -> Outcome:
+    device = next(model.parameters()).device
+    inputs, labels = _test_set(data, device)
+    radii = config.eval.radii
+    found = closest_boundary_points(model, inputs, labels, steps=SEARCH_STEPS, batch_size=250, progress=True)
+    # A wrong example has no margin; one without a found point has a large one.
+    distances = torch.where(found.correct, found.margin.nan_to_num(nan=float("inf")), 0.0).cpu().numpy()
+    return Outcome(
+        name,
+        seconds,
+        correct(model, inputs, labels).float().mean().item(),
+        accuracy_from_margins(found, radii),
+        accuracy_under_pgd(model, inputs, labels, radii),
+        distances,
+    )
+
+
+def _test_set(data: DataSet, device: torch.device) -> tuple[Tensor, Tensor]:
+    inputs = to_unit(torch.from_numpy(np.ascontiguousarray(data.test.images)))
+    return inputs.to(device), torch.from_numpy(np.asarray(data.test.labels)).to(device)
+
+
+def _histogram(outcomes: list[Outcome], config: Config, folder: Path) -> Path:
+    radius, largest = config.eval.radius, 2.5 * config.eval.radius
+    margins = {outcome.name: outcome.distances for outcome in outcomes}
+    return margin_histogram(
+        margins, folder / "margins.png", radius, largest, title="Fashion-MNIST test images, L-inf margins"
+    )
+
+
+def _write(outcomes: list[Outcome], configs: dict[str, Config], folder: Path, seed: int) -> None:
+    rows = [
+        {
+            "method": outcome.name,
+            "recipe": configs[outcome.name].recipe,
+            "seed": seed,
+            "epochs": configs[outcome.name].train.epochs,
+            "train_seconds": outcome.train_seconds,
+            "clean": outcome.clean,
+            "robust_by_margin_search": {str(radius): value for radius, value in outcome.margins.items()},
+            "robust_by_pgd20": {str(radius): value for radius, value in outcome.pgd.items()},
+        }
+        for outcome in outcomes
+    ]
+    (folder / MARKER).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+
+
+def _print(console: object, outcomes: list[Outcome], config: Config) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    assert isinstance(console, Console)
+    table = Table(title="test accuracy: clean, and robust at each L-inf radius by margin search / by PGD-20")
+    table.add_column("")
+    table.add_column("clean", justify="right")
+    for radius in config.eval.radii:
+        table.add_column(str(radius), justify="right")
+    table.add_column("training", justify="right")
+    for outcome in outcomes:
+        cells = [f"{100 * outcome.margins[r]:.1f} / {100 * outcome.pgd[r]:.1f}" for r in config.eval.radii]
+        table.add_row(outcome.name, f"{100 * outcome.clean:.1f}", *cells, f"{outcome.train_seconds:.0f} s")
+    console.print(table)
+    by_name = {outcome.name: outcome for outcome in outcomes}
+    at, dyart, radius = by_name["AT"], by_name["DyART"], config.eval.radius
+    robust = [min(o.margins[radius], o.pgd[radius]) for o in (dyart, at)]
+    console.print(
+        f"DyART against AT: {100 * (dyart.clean - at.clean):+.1f} points clean, "
+        f"{100 * (robust[0] - robust[1]):+.1f} robust at {radius} (the stronger of the two attacks), one seed, "
+        f"{len(dyart.distances)} images"
+    )

@@ -1,0 +1,186 @@
+"""Reads the command line and calls the layer that does the work."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import dyart
+from dyart.attacks.radius import Radius
+
+TRAIN_HELP = """\
+examples:
+  dyart train fashion-mini-cnn-dyart                     train from a recipe (dyart recipes lists them)
+  dyart train cifar10-resnet18-dyart --optim.lr 0.05     override any key
+  dyart train my.yaml --out runs/mine                    a recipe of your own; `base: NAME` builds on another
+  dyart train runs/mine --resume                         go on after a stop
+  dyart train cifar10-resnet18-at --print_config         show what would run, and run nothing
+  dyart train cifar10-resnet18-at --help                 this text and every key of that recipe
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status. An error of the user's is one line on stderr."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser()
+    options, rest = parser.parse_known_args(words)
+    if rest and options.command != "train":
+        parser.error(f"unknown arguments: {' '.join(rest)}; `dyart {options.command} --help` lists what there is")
+    if options.command is None:
+        parser.print_help()
+        return 0
+    options.rest = rest
+    try:
+        return int(options.run(options) or 0)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    except _user_errors() as error:
+        print(f"dyart {options.command}: {error}", file=sys.stderr)
+        return 2
+
+
+def _user_errors() -> tuple[type[Exception], ...]:
+    """Return the errors whose message is all that a user needs; any other is a bug and shows its traceback."""
+    from dyart.data import DataError
+    from dyart.engine.checkpoint import CheckpointError
+    from dyart.engine.fit import TrainingError
+    from dyart.engine.run import RunError
+
+    return (DataError, CheckpointError, TrainingError, RunError, ValueError, OSError, ImportError)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dyart",
+        description="Decision-boundary margins, the speed of the boundary under training, and robust training.",
+    )
+    parser.add_argument("--version", action="version", version=f"dyart {dyart.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    _add_demo(commands)
+    _add_train(commands)
+    _add_margins(commands)
+    _add_data(commands)
+    _add_recipes(commands)
+    return parser
+
+
+Commands = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    words = "the whole story on the embedded data, about three minutes on two CPU cores"
+    demo = commands.add_parser("demo", help=words, description=words)
+    demo.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder (default: runs/demo)")
+    demo.add_argument("--seed", type=int, default=0)
+    demo.add_argument("--device", default="cpu", help="cpu (default), cuda or auto")
+    demo.add_argument("--epochs", type=int, default=None, help="of adversarial training, for a quicker or longer look")
+    demo.set_defaults(run=_demo)
+
+
+def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    train = commands.add_parser(
+        "train",
+        help="train from a recipe",
+        description="Train a network from a recipe; every key can be overridden with --key value.",
+        epilog=TRAIN_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+    )
+    train.add_argument("recipe", nargs="?", metavar="RECIPE", help="name, .yaml file, or a run's folder with --resume")
+    train.add_argument("-h", "--help", action="store_true", help="show this, and the keys of RECIPE")
+    train.add_argument("--resume", action="store_true", help="go on from the run's last checkpoint")
+    train.add_argument("--print_config", "--print-config", action="store_true", help="print the resolved configuration")
+    train.add_argument("--device", help="short for --train.device: auto, cpu, cuda, cuda:1")
+    train.add_argument("--quiet", action="store_true", help="no table and no progress bar")
+    train.set_defaults(run=_train, parser=train)
+
+
+def _add_margins(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    margins = commands.add_parser(
+        "margins",
+        help="how far every example is from the decision boundary",
+        description="Find closest boundary points of test examples and write margins.csv, one line per example.",
+    )
+    margins.add_argument("run_or_checkpoint", nargs="?", type=Path, metavar="RUN_OR_CHECKPOINT")
+    margins.add_argument("--model", help="package.module:factory, for a network of your own (with --data)")
+    margins.add_argument("--weights", type=Path, help="its weights: .safetensors, or .pt with a state dict")
+    margins.add_argument("--data", help="name or path of a data set (default: the run's own)")
+    margins.add_argument("--norm", choices=["linf", "l2", "l1"], default="linf")
+    margins.add_argument("--boundary", choices=["exact", "soft"], default="exact")
+    margins.add_argument("--steps", type=int, default=50, help="of the search (default: 50)")
+    margins.add_argument("--restarts", type=int, default=1)
+    margins.add_argument("--solver", default="fast", help="fast, fab or apgd (default: fast)")
+    margins.add_argument(
+        "--cross-check",
+        metavar="SOLVER",
+        nargs="?",
+        const="apgd",
+        help="also run another solver and report where the two disagree (default: apgd)",
+    )
+    margins.add_argument("--count", type=int, help="first so many test examples (default: all)")
+    margins.add_argument("--radii", type=_radii, help="also print robust accuracy at these, e.g. 2/255,8/255")
+    margins.add_argument("--batch-size", type=int, default=256)
+    margins.add_argument("--device", default="auto")
+    margins.add_argument("--seed", type=int, default=0)
+    margins.add_argument("--out", type=Path, help="CSV file (default: margins.csv in the run's folder)")
+    margins.set_defaults(run=_margins)
+
+
+def _add_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    data = commands.add_parser("data", help="list and get data sets", description="List and get data sets.")
+    verbs = data.add_subparsers(dest="verb", metavar="VERB", required=True)
+    listing = verbs.add_parser("list", help="what there is, and what is here", description="List the data sets.")
+    get = verbs.add_parser("get", help="download a set, or take it from files", description="Get a data set.")
+    get.add_argument("name", metavar="NAME", help="as `dyart data list` shows it")
+    get.add_argument("--from", dest="source", type=Path, metavar="FILE_OR_FOLDER", help="files that are here already")
+    for command in (listing, get):
+        command.add_argument("--root", type=Path, help="folder of all data sets (default: $DYART_DATA or the cache)")
+    data.set_defaults(run=_data)
+
+
+def _add_recipes(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    recipes = commands.add_parser("recipes", help="list the recipes", description="List recipes and what they are for.")
+    recipes.add_argument("pattern", nargs="?", help="part of a name, e.g. resnet18")
+    recipes.set_defaults(run=_recipes)
+
+
+def _radii(text: str) -> list[Radius]:
+    try:
+        return [Radius(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _demo(options: argparse.Namespace) -> None:
+    from dyart.cli.demo import demo
+
+    demo(options.out, options.seed, options.device, options.epochs)
+
+
+def _train(options: argparse.Namespace) -> None:
+    from dyart.cli.train import train_command
+
+    train_command(options)
+
+
+def _margins(options: argparse.Namespace) -> None:
+    from dyart.cli.margins import margins_command
+
+    margins_command(options)
+
+
+def _data(options: argparse.Namespace) -> None:
+    from dyart.data.commands import get_command, list_command
+
+    if options.verb == "list":
+        list_command(options.root)
+    else:
+        get_command(options.name, options.root, options.source)
+
+
+def _recipes(options: argparse.Namespace) -> None:
+    from dyart.recipes.listing import table
+
+    for name, note in table(options.pattern):
+        print(f"{name}\n    {note}")

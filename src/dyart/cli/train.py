@@ -1,0 +1,51 @@
+"""``dyart train``."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from dyart.recipes import Config, dump, resolve
+
+
+def train_command(options: argparse.Namespace) -> None:
+    """Train from a recipe, or show its configuration or its keys."""
+    if options.help or options.recipe is None:
+        _help(options)
+        return
+    overrides = list(options.rest)
+    if options.device:
+        overrides += ["--train.device", options.device]
+    config = _resumed(Path(options.recipe), overrides) if options.resume else resolve(options.recipe, overrides)
+    if options.print_config:
+        print(dump(config), end="")
+        return
+    from dyart.engine.display import Display
+    from dyart.engine.loggers import LoggersCallback
+    from dyart.engine.run import train
+
+    callbacks = [] if options.quiet else [Display()]
+    train(config, resume=options.resume, callbacks=[*callbacks, LoggersCallback()])
+
+
+def _resumed(place: Path, overrides: list[str]) -> Config:
+    """Return the configuration of the run to resume: its folder, or the recipe that made it with --out."""
+    from dyart.engine.run import CONFIG, default_folder
+
+    if (place / CONFIG).is_file():
+        return replace(resolve(place / CONFIG, overrides), out=str(place))
+    config = resolve(str(place), overrides)
+    folder = default_folder(config)
+    return replace(resolve(folder / CONFIG, overrides) if (folder / CONFIG).is_file() else config, out=str(folder))
+
+
+def _help(options: argparse.Namespace) -> None:
+    options.parser.print_help()
+    recipe = options.recipe
+    if recipe is None:
+        print("\nA RECIPE after --help shows its keys: dyart train fashion-mini-cnn-dyart --help")
+        return
+    from dyart.recipes.parser import build_parser
+
+    config = resolve(recipe, options.rest)
+    print(f"\nkeys of {recipe} (values: dyart train {recipe} --print_config)\n")
+    build_parser(config.method["name"]).print_help()

@@ -1,0 +1,1 @@
+"""How robust a classifier is: accuracy against radius."""

@@ -1,0 +1,53 @@
+"""What the two commands print, with rich and without."""
+
+import builtins
+
+import numpy as np
+import pytest
+from data_cases import numbered, raw_set
+
+from dyart.data.commands import get_command, list_command
+from dyart.data.store import save
+
+
+@pytest.fixture(params=["rich", "plain"])
+def look(request, monkeypatch):
+    if request.param == "rich":
+        pytest.importorskip("rich")
+        monkeypatch.setenv("COLUMNS", "160")
+        return request.param
+    real = builtins.__import__
+
+    def without_rich(name, *rest, **options):
+        if name.split(".")[0] == "rich":
+            raise ImportError(name)
+        return real(name, *rest, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without_rich)
+    return request.param
+
+
+def test_the_list_has_a_line_per_set(look, tmp_path, capsys):
+    save(tmp_path / "mine", "mine", raw_set(), "a test", "nothing")
+    list_command(tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    by_name = {name: next(line for line in lines if name in line) for name in ("fashion-mini", "cifar100", "mine ")}
+    assert "6,000" in by_name["fashion-mini"]
+    assert "yes" in by_name["fashion-mini"]
+    assert "no" in by_name["cifar100"].split()
+    assert "1 x 4 x 4" in by_name["mine "]
+    assert any(str(tmp_path) in line for line in lines)
+
+
+def test_getting_tells_where_the_set_is_and_what_was_done(look, tmp_path, capsys):
+    images, labels = numbered(60, 1, 4, 3)
+    np.savez(tmp_path / "a.npz", images=images, labels=labels)
+    folder = get_command("mine", tmp_path / "root", tmp_path / "a.npz")
+    out = capsys.readouterr().out
+    assert f"mine: 48 training and 12 test images in {folder}" in out
+    assert "note: no test part was given" in out
+
+
+def test_an_embedded_set_needs_nothing(look, tmp_path, capsys):
+    get_command("fashion-mini", tmp_path)
+    assert "comes with the package" in capsys.readouterr().out

@@ -1,0 +1,183 @@
+"""Overrides, and what is said of keys and values that are wrong."""
+
+import pytest
+
+from dyart.recipes import RecipeError, make_method, resolve
+
+DYART = "cifar10-wrn28-10-dyart"
+
+
+def refused(*overrides: str, recipe: str = DYART) -> str:
+    with pytest.raises(RecipeError) as error:
+        resolve(recipe, overrides)
+    message = str(error.value)
+    assert "\n" not in message, "an error is one line on a terminal"
+    return message
+
+
+def test_an_override_changes_its_key_alone():
+    plain, changed = resolve(DYART), resolve(DYART, ["--optim.lr", "0.05"])
+    assert (plain.optim.lr, changed.optim.lr) == (0.1, 0.05)
+    changed.optim.lr = plain.optim.lr
+    assert changed == plain
+
+
+@pytest.mark.parametrize(
+    "words", [["--optim.lr=1/20"], ["--optim.lr", "0.05"], ["--optim.lr", "1", "--optim.lr", "5e-2"]]
+)
+def test_ways_to_write_an_override(words):
+    assert resolve(DYART, words).optim.lr == 0.05
+
+
+def test_overrides_of_every_kind_of_value():
+    words = "--seed 3 --train.loggers csv --data.flip false --optim.clip null --eval.radii 2/255,8/255 --method.r0 0.1"
+    config = resolve(DYART, words.split())
+    assert (config.seed, config.train.loggers, config.data.flip, config.optim.clip) == (3, ["csv"], False, None)
+    assert [str(radius) for radius in config.eval.radii] == ["2/255", "8/255"]
+    assert config.method["r0"] == 0.1
+
+
+def test_a_fraction_is_the_float_nearest_to_it():
+    config = resolve(DYART, ["--eval.radii", "[1/3, 8/255]"])
+    assert config.eval.radii == [1 / 3, 8 / 255]
+    assert make_method(config).r0 == 16 / 255
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("optim.lrr", "optim.lr"),
+        ("optim.weight_decy", "optim.weight_decay"),
+        ("trian.epochs", "train.epochs"),
+        ("method.lamda", "method.lam"),
+        ("method.alfa", "method.alpha"),
+        ("sed", "seed"),
+        ("batch_size", "train.batch_size"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest(key, nearest):
+    message = refused(f"--{key}", "1")
+    assert f"no key {key}" in message
+    assert f"did you mean {nearest}?" in message
+
+
+def test_a_key_of_another_method_is_unknown():
+    assert "no key method.radius of the method 'dyart'" in refused("--method.radius", "8/255")
+    assert "no key method.r0 of the method 'at'" in refused("--method.name", "at", "--method.r0", "8/255")
+
+
+def test_an_object_of_python_is_no_key():
+    assert "method.search_model" in refused("--method.search_model", "x")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("optim.lr", "fast"),
+        ("optim.lr", "true"),
+        ("optim.lr", "[1]"),
+        ("optim.lr", "null"),
+        ("optim.lr", ".inf"),
+        ("optim.clip", "true"),
+        ("train.epochs", "ten"),
+        ("train.epochs", "1.5"),
+        ("train.epochs", "true"),
+        ("train.epochs", "null"),
+        ("data.flip", "1"),
+        ("data.limit", "few"),
+        ("data.name", "null"),
+        ("model.normalization", "layer"),
+        ("model.activation", "gelu"),
+        ("eval.norm", "l1"),
+        ("eval.radii", "2/255,big"),
+        ("train.precision", "fp16"),
+        ("train.loggers", "printer"),
+        ("method.r0", "8/0"),
+        ("method.steps", "many"),
+        ("method.norm", "l3"),
+        ("method.joint", "0"),
+        ("seed", "null"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named_with_its_key(key, value):
+    message = refused(f"--{key}", value)
+    assert key in message
+    said = {"true": "True", ".inf": "inf", "2/255,big": "big"}.get(value, value)
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--method.r0 0", "r0 must be positive, got 0"),
+        ("--method.r0 -8/255", "r0 must be positive, got -8/255"),
+        ("--method.alpha -1", "alpha"),
+        ("--method.lam -1", "lam must be at least 0, got -1"),
+        ("--method.steps 1", "steps must be an integer of at least 2, got 1"),
+        ("--train.epochs 0", "train.epochs must be at least 1, got 0"),
+        ("--train.batch_size 256 --train.accumulate 3", "train.accumulate 3 does not divide train.batch_size 256"),
+        ("--train.burn_in -1", "train.burn_in must be at least 0, got -1"),
+        ("--train.burn_in_from runs/a", "exclude each other"),
+        ("--optim.lr 0", "optim.lr must be positive, got 0"),
+        ("--optim.burn_in_clip -1", "optim.burn_in_clip must be positive, got -1"),
+        ("--optim.average 1", "optim.average must be at least 0 and below 1, got 1"),
+        ("--eval.radii 2/255,0", "eval.radii must be positive, got 0"),
+        ("--data.auxiliary images.npy", "data.auxiliary and data.auxiliary_labels go together"),
+        ("--data.limit 0", "data.limit must be at least 1, got 0"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused(words, said):
+    assert said in refused(*words.split())
+
+
+def test_batches_that_divide_are_taken():
+    assert resolve(DYART, ["--train.accumulate", "4"]).train.accumulate == 4
+
+
+def test_another_method_drops_the_settings_of_the_first():
+    config = resolve(DYART, ["--method.name", "at", "--method.steps", "7"])
+    assert config.method == {
+        "name": "at",
+        "radius": 8 / 255,
+        "steps": 7,
+        "step_size": 2 / 255,
+        "norm": "linf",
+        "start": "uniform",
+    }
+    assert config.model == resolve(DYART).model
+
+
+def test_naming_the_same_method_keeps_its_settings():
+    assert resolve(DYART, ["--method.name", "dyart"]).method == resolve(DYART).method
+
+
+def test_an_unknown_method_names_the_nearest():
+    assert "did you mean 'dyart'?" in refused("--method.name", "dyrt")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lr", "1"], "expected --key value, got 'lr'"),
+        (["--optim.lr"], "--optim.lr needs a value"),
+        (["--optim.lr", "--seed", "1"], "--optim.lr needs a value"),
+        (["--method", "at"], "method is a group of keys"),
+        (["--train", "3"], "train is a group of keys"),
+    ],
+)
+def test_words_that_are_no_overrides(words, said):
+    assert said in refused(*words)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "near"),
+    [
+        ("cifar10-resnet-dyart", "cifar10-resnet18-dyart"),
+        ("cifar10-wrn-28-10-at", "cifar10-wrn28-10-at"),
+        ("fashion-cnn-dyart", "fashion-mini-cnn-dyart"),
+    ],
+)
+def test_an_unknown_recipe_names_near_ones(recipe, near):
+    message = refused(recipe=recipe)
+    assert f"no recipe {recipe!r}" in message
+    assert near in message
