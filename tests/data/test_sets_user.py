@@ -147,11 +147,26 @@ def test_a_truncated_array_file_is_named(tmp_path, kind):
         load(str(path if kind == "npz" else tmp_path))
 
 
-def test_a_pickle_inside_an_array_file_is_refused(tmp_path):
-    np.save(tmp_path / "train_images.npy", np.array([{"a": 1}], dtype=object))
-    np.save(tmp_path / "train_labels.npy", np.zeros(1, dtype=int))
-    with pytest.raises(DataError, match=r"train_images.npy.*no plain .npy"):
-        load(str(tmp_path))
+class Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy"])
+def test_a_pickle_inside_an_array_file_is_refused_and_runs_nothing(tmp_path, kind):
+    target = tmp_path / "made-by-the-pickle"
+    images = np.array([Evil(target)], dtype=object)
+    if kind == "npz":
+        path = npz(tmp_path, train_images=images, train_labels=np.zeros(1, dtype=int))
+    else:
+        path = tmp_path / "train_images.npy"
+        np.save(path, images)
+    with pytest.raises(DataError, match=rf"{re.escape(str(path))} is .* no "):
+        load(str(path if kind == "npz" else tmp_path))
+    assert not target.exists()
 
 
 # Pictures

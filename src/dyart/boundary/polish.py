@@ -5,13 +5,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from dyart.boundary.norms import Norm
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.optimality import free_coordinates
 from dyart.boundary.problem import Best, Problem
 
 MAX_PASSES = 40
-SETTLING = 2
-OVERSHOOT = 1.001
+# Factors on the way to the hyperplane when settling. For p = 1 points along a whole edge are nearly as close as the
+# closest one: the second says which.
+OVERSHOOTS: dict[Norm, tuple[float, ...]] = {"linf": (1.001, 1.001), "l2": (1.001, 1.001), "l1": (1.001, 1.00001)}
 
 
 def polish(problem: Problem, best: Best, input_value: Tensor, tol: float) -> Best:
@@ -31,8 +33,8 @@ def polish(problem: Problem, best: Best, input_value: Tensor, tol: float) -> Bes
         input_value: oriented value at the inputs, ``[N]``, positive.
         tol: largest value left over.
     """
-    for _ in range(SETTLING):
-        best = _settle(problem, best)
+    for overshoot in OVERSHOOTS[problem.norm]:
+        best = _settle(problem, best, overshoot)
     displacement = best.points - problem.origin
     reach, found = _reach(problem, best, displacement), best.found
 
@@ -54,10 +56,10 @@ def polish(problem: Problem, best: Best, input_value: Tensor, tol: float) -> Bes
     return polished.where(better, best)
 
 
-def _settle(problem: Problem, best: Best) -> Best:
+def _settle(problem: Problem, best: Best, overshoot: float) -> Best:
     """Return the input's projection onto the boundary as linearised at the point, where that is a better point."""
     offset = best.value - (best.gradient * (best.points - problem.origin)).sum(dim=1)
-    offset = torch.where(best.found, OVERSHOOT * offset, 0.0)
+    offset = torch.where(best.found, overshoot * offset, 0.0)
     step = problem.project(problem.origin, best.gradient, offset)
     usable = step.isfinite().all(dim=1, keepdim=True)
     x = problem.into_box(problem.origin + torch.where(usable, step, 0.0))

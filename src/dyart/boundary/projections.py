@@ -5,8 +5,9 @@ coordinate against the gradient, as far as its pace times a common level L, or a
 
     d_i = direction_i min(L pace_i, room_i),    L such that  sum_i |g_i| min(L pace_i, room_i) = |offset|,
 
-with pace 1 for p = inf, |g_i| for p = 2 and |g_i|^(1 / (p - 1)) in between. The left side is concave, piecewise linear and increasing in L:
-Newton's method from below rises monotonically and lands exactly. No sort, no search over breakpoints.
+with pace 1 for p = inf, |g_i| for p = 2 and |g_i|^(1 / (p - 1)) in between. The left side is concave, piecewise linear
+and increasing in L: Newton's method from below rises monotonically and lands exactly. No sort, no search over
+breakpoints.
 
 For p = 1 the steepest coordinates go first, each as far as the box leaves room: an order instead of a level.
 """

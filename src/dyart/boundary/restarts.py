@@ -25,12 +25,12 @@ class Rivals(NamedTuple):
 
 
 def nearest_rivals(problem: Problem, logits: Tensor, most: int) -> Rivals:
-    """Return the ``most`` likeliest other classes, by linearised distance.
+    """Return the ``most`` likeliest other classes, by linearised distance; two, as they are, if most is 1.
 
     Cost: one forward and M backward passes, M = min(most, K - 1); none for M = 1.
     """
-    rivals = rivals_by_logit(logits, problem.labels)[:, :most]
-    if rivals.shape[1] == 1:
+    rivals = rivals_by_logit(logits, problem.labels)[:, : max(most, 2)]
+    if most == 1 or rivals.shape[1] == 1:
         return Rivals(rivals, None, None, torch.full_like(problem.origin[:, 0], torch.inf))
     values, gradients = problem.linearise(problem.origin, rivals)
     distance = _linearised(values, gradients, problem.norm)

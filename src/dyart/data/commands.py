@@ -28,7 +28,9 @@ def list_command(root: Path | None = None) -> None:
         return
     table = Table(caption=f"folder: {folder} (DYART_DATA changes it)")
     for position, title in enumerate(HEAD):
-        table.add_column(title, justify="right" if position in (1, 3, 4) else "left", no_wrap=title != "from")
+        table.add_column(
+            title, justify="right" if position in (1, 3, 4) else "left", no_wrap=title != "from", overflow="fold"
+        )
     for row in rows:
         table.add_row(*row)
     Console().print(table)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from dyart.data.errors import DataError, check_room, explain_full_disk, explain_unreadable
 from dyart.data.raw import ARRAYS, Raw
+from dyart.data.registry import REGISTRY
 from dyart.data.sets import DataSet, Split, drawn, first
 
 MANIFEST = "manifest.json"
@@ -174,7 +175,8 @@ def manifest(folder: Path) -> dict[str, Any] | None:
 
 def again(name: str) -> str:
     """Return what to do about a damaged set."""
-    return f"make it again with: dyart data get {name}"
+    own = "" if name in REGISTRY else " --from FILE_OR_FOLDER"
+    return f"make it again with: dyart data get {name}{own}"
 
 
 def verify(folder: Path, content: dict[str, Any], full: bool) -> None:

@@ -1,7 +1,6 @@
 """Exponential averaging of weights, with a warm-up: evaluation uses the average, training the weights themselves."""
 
 import copy
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -28,41 +27,37 @@ class WeightAverage:
 
     def __init__(self, model: nn.Module, limit: float, kind: Averaging = "all") -> None:
         """Begin with a copy."""
-        self.limit, self.kind = limit, kind
+        self.limit = limit
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         self.updates = 0
+        # Both networks keep their tensors for good; walking through the modules at every step would take longer than
+        # the arithmetic.
+        pairs = list(zip(self.model.parameters(), (p.detach() for p in model.parameters()), strict=True))
+        copied: list[tuple[Tensor, Tensor]] = []
+        for pair in zip(self.model.buffers(), model.buffers(), strict=True):
+            (pairs if kind == "all" and pair[0].is_floating_point() else copied).append(pair)
+        self._averaged, self._copied = _columns(pairs), _columns(copied)
 
     @torch.no_grad()
-    def update(self, model: nn.Module, warmup: float) -> None:
+    def update(self, warmup: float) -> None:
         """Take in the network after a step of the optimizer. No host synchronisation."""
         self.updates += 1
         decay = decay_at(self.updates, warmup, self.limit)
-        pairs = list(_pairs(self.model, model, self.kind))
-        averaged, current = [a for a, _ in pairs], [c for _, c in pairs]
         if decay:
-            torch._foreach_lerp_(averaged, current, 1 - decay)
+            torch._foreach_lerp_(*self._averaged, 1 - decay)
         else:
-            torch._foreach_copy_(averaged, current)
-        taken = list(_rest(self.model, model, self.kind))
-        for own, other in taken:
-            own.copy_(other)
+            torch._foreach_copy_(*self._averaged)
+        if self._copied[0]:
+            torch._foreach_copy_(*self._copied)
 
     @torch.no_grad()
-    def restart(self, model: nn.Module) -> None:
+    def restart(self) -> None:
         """Forget the past: the average is the network as it is."""
         self.updates = 0
-        self.model.load_state_dict(model.state_dict())
+        for ours, theirs in (self._averaged, self._copied):
+            if ours:
+                torch._foreach_copy_(ours, theirs)
 
 
-def _pairs(averaged: nn.Module, model: nn.Module, kind: Averaging) -> Iterator[tuple[Tensor, Tensor]]:
-    yield from zip(averaged.parameters(), (p.detach() for p in model.parameters()), strict=True)
-    if kind == "all":
-        yield from (pair for pair in _buffers(averaged, model) if pair[0].is_floating_point())
-
-
-def _rest(averaged: nn.Module, model: nn.Module, kind: Averaging) -> Iterator[tuple[Tensor, Tensor]]:
-    yield from (pair for pair in _buffers(averaged, model) if kind == "released" or not pair[0].is_floating_point())
-
-
-def _buffers(averaged: nn.Module, model: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
-    yield from zip(averaged.buffers(), model.buffers(), strict=True)
+def _columns(pairs: list[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
+    return [own for own, _ in pairs], [other for _, other in pairs]

@@ -1,5 +1,6 @@
 """Lightning Fabric, from whichever of its two packages is installed."""
 
+import logging
 from typing import TYPE_CHECKING
 
 import torch
@@ -37,6 +38,8 @@ def make_fabric(device: str = "auto", precision: Precision = "fp32") -> Fabric:
         raise ValueError(f"unknown device {device!r}: use auto, cpu, cuda or cuda:1")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {device!r}, but this machine has no GPU that torch can use: use --train.device cpu")
+    for name in ("lightning.fabric", "lightning_fabric"):  # advice on precision, which a recipe states
+        logging.getLogger(name).setLevel(logging.WARNING)
     devices: int | list[int] = [int(number)] if number else 1
     fabric = Fabric(accelerator=kind, devices=devices, precision="bf16-mixed" if precision == "bf16" else "32-true")
     fabric.launch()

@@ -136,7 +136,7 @@ class Training:
             self.model.load_state_dict(dict(weights))
         except RuntimeError as error:
             raise TrainingError(f"the weights to begin with do not fit the network: {error}") from error
-        self.average.restart(self.model)
+        self.average.restart()
         return self
 
     def phase(self, epoch: int) -> Phase:
@@ -147,7 +147,7 @@ class Training:
         """Start a phase with a new optimizer and, after a burn-in, from its averaged weights."""
         if phase.first > 0:
             self.model.load_state_dict(self.average.model.state_dict())
-            self.average.restart(self.model)
+            self.average.restart()
         self.optimizer = make_optimizer(self.model, phase.optim)
         self.window = Meter()
         capture = self.compile and self.fabric.device.type == "cuda"
@@ -179,7 +179,7 @@ class Training:
         loss, metrics = self.stepper.gradients(batch)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), phase.optim.clip or torch.inf)
         self.optimizer.step()
-        self.average.update(self.model, AVERAGING_WARMUP * total)
+        self.average.update(AVERAGING_WARMUP * total)
         self.position.step += 1
         self._note(metrics | {"loss": loss, "gradient_norm": norm})
         self._tell("on_step")

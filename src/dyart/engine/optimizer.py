@@ -16,7 +16,7 @@ def decay_groups(model: nn.Module, weight_decay: float, decay_all: bool = False)
         for name, parameter in module.named_parameters(recurse=False):
             spared = not decay_all and (isinstance(module, _NORMS) or name.endswith("bias"))
             (plain if spared else decayed).append(parameter)
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    groups = [{"params": decayed, "weight_decay": float(weight_decay)}, {"params": plain, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
 

@@ -27,18 +27,19 @@ def rates(optim: Optim, step: int, steps: int, steps_per_epoch: int) -> Rates:
         steps_per_epoch: for the one-cycle schedule, which changes between epochs only.
     """
     if optim.schedule == "one-cycle":
-        return one_cycle(optim.lr, step // steps_per_epoch, steps // steps_per_epoch)
+        return one_cycle(float(optim.lr), step // steps_per_epoch, steps // steps_per_epoch)
     warmup = math.floor(optim.warmup * steps)
     if step < warmup:
-        return Rates(optim.lr * (step + 1) / warmup, optim.momentum)
-    done = (step - warmup) / max(steps - warmup, 1)
-    if optim.schedule == "cosine":
-        return Rates(optim.lr * (1 + math.cos(math.pi * done)) / 2, optim.momentum)
-    if optim.schedule == "step":
+        factor = (step + 1) / warmup
+    elif optim.schedule == "cosine":
+        factor = (1 + math.cos(math.pi * (step - warmup) / max(steps - warmup, 1))) / 2
+    elif optim.schedule == "step":
         # Of the whole training, as the released code has it, not of what follows the warm-up.
-        whole = step / steps
-        return Rates(optim.lr * 0.1 ** ((whole >= 0.5) + (whole >= 0.75)), optim.momentum)
-    return Rates(optim.lr, optim.momentum)
+        factor = 0.1 ** ((step / steps >= 0.5) + (step / steps >= 0.75))
+    else:
+        factor = 1.0
+    # Plain floats: checkpoints hold nothing else.
+    return Rates(float(optim.lr) * factor, float(optim.momentum))
 
 
 def one_cycle(peak: float, epoch: int, epochs: int) -> Rates:

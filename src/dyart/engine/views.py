@@ -13,6 +13,8 @@ from torch import nn
 from dyart.boundary.model import Model
 from dyart.recipes.config import Switch
 
+VARIANTS = 32
+
 
 def frozen_view(model: nn.Module) -> nn.Module:
     """Return a module in eval mode that shares every parameter and buffer with ``model`` and asks for no gradients.
@@ -29,7 +31,11 @@ def frozen_view(model: nn.Module) -> nn.Module:
 
 def compiled(model: nn.Module, on: bool) -> Model:
     """Return the network compiled for static shapes, or as it is."""
-    return cast(Model, torch.compile(model, dynamic=False)) if on else model
+    if not on:
+        return model
+    # Views of one network share its code, and each of their shapes and modes is a variant of it.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, VARIANTS)
+    return cast(Model, torch.compile(model, dynamic=False))
 
 
 def wants_compile(switch: Switch, device: torch.device) -> tuple[bool, str]:

@@ -79,7 +79,7 @@ def check(tree: Tree) -> Config:
         known = keys(name)
     except ValueError as error:
         raise RecipeError(str(error)) from error
-    tree = _lists_split(tree, known)
+    tree = _as_meant(tree, known)
     for key in _leaves(tree, known):
         if key not in known:
             raise RecipeError(_unknown(key, known, name))
@@ -172,14 +172,16 @@ def _from_arguments(arguments: Sequence[str]) -> Tree:
     return tree
 
 
-def _lists_split(tree: Tree, known: dict[str, Any], prefix: str = "") -> Tree:
-    """Return the tree with texts such as ``2/255,8/255`` as lists where a list belongs."""
+def _as_meant(tree: Tree, known: dict[str, Any], prefix: str = "") -> Tree:
+    """Return the tree with ``2/255,8/255`` as a list where one belongs, and YAML's on and off as the words."""
     done: Tree = {}
     for key, value in tree.items():
         if isinstance(value, dict):
-            done[key] = _lists_split(value, known, f"{prefix}{key}.")
+            done[key] = _as_meant(value, known, f"{prefix}{key}.")
         elif "list[" in str(known.get(prefix + key, "")) and isinstance(value, str | int | float):
             done[key] = [part.strip() for part in str(value).split(",")]
+        elif isinstance(value, bool) and "off" in get_args(known.get(prefix + key)):
+            done[key] = "on" if value else "off"
         else:
             done[key] = value
     return done

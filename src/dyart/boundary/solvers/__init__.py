@@ -21,10 +21,12 @@ class Solver(Protocol):
         target: Tensor | None = None,
         tick: Tick = no_tick,
         known: Evaluation | None = None,
+        warm: bool = False,
     ) -> Best:
         """Search from ``start``, aiming at the class ``target`` if given, and return the closest points.
 
-        ``known`` is the evaluation at ``start``, where it costs nothing any more.
+        ``known`` is the evaluation at ``start``, where it costs nothing any more; ``warm`` says that ``start`` is
+        nearly right.
         """
         ...
 

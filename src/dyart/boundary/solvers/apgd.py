@@ -56,6 +56,7 @@ def apgd_search(
     target: Tensor | None = None,
     tick: Tick = no_tick,
     known: Evaluation | None = None,
+    warm: bool = False,
 ) -> Best:
     """Search from ``start`` and return the closest point across the boundary; for ``"linf"`` and ``"l2"``.
 
@@ -68,6 +69,7 @@ def apgd_search(
         target: aim at this class until another one is crossed to, ``[N]``.
         tick: called after every step.
         known: the evaluation at ``start``, if it is known already: it is not counted as a step.
+        warm: ``start`` is nearly right: take small steps.
     """
     check_norm(problem.norm)
     length = max(6, steps // 8)
@@ -86,7 +88,7 @@ def apgd_search(
         best = best.closer(problem.candidate(x, now))
         if step == 0:
             radius = _first_radius(problem, x, now)
-            run = _new_run(x, torch.where(problem.distance(x) > 0, NEAR, FAR) * radius)
+            run = _new_run(x, (NEAR if warm else FAR) * radius)
         run = _record(run, x, now)
         x, before, gradient, run = _checkpoint(run, x, before, now.gradient, is_checkpoint, interval)
         ended = ~across & (run.age >= length)

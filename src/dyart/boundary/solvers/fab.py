@@ -24,6 +24,7 @@ def fab_search(
     target: Tensor | None = None,
     tick: Tick = no_tick,
     known: Evaluation | None = None,
+    warm: bool = False,
 ) -> Best:
     """Search from ``start`` and return the closest point across the boundary.
 
@@ -37,6 +38,7 @@ def fab_search(
         target: not used; every rival is looked at.
         tick: called after every step.
         known: not used; the pieces against the other rivals are needed too.
+        warm: not used.
     """
     origin, x, best = problem.origin, start, problem.nothing()
     for step in range(steps):

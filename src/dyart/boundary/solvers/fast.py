@@ -6,24 +6,42 @@ if it is the closest so far, and the search goes on from its projection into a s
 next step's evaluation tests the new point, so that no pass is spent on testing alone.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
+from dyart.boundary.norms import Norm
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
 from dyart.boundary.projections import into_ball
 
-# Each setting changes linearly from the first step to the last.
-# Factor on the way to the hyperplane, above 1 to land across it.
-OVERSHOOT = (1.1, 1.005)
-# Radius of the ball after a crossing, in distances: small at first, to look for a closer place; large in the end, to
-# settle, and the larger the more steps there are (1 - 2 / steps).
-PULL_BACK = (0.3, 0.95)
-# For p = 1 the shortest step moves few coordinates, each to its bound, where the linearisation holds no more. Its
-# steps are shortest for p = 1 + 1 / power instead; the ball, which cuts off short moves, makes the result sparse.
-POWER = (1.0, 9.0)
-# Where in these schedules a search begins that starts away from the input: it is not there to look far.
-WARM = 0.7
+Ends = tuple[float, float]
+
+
+class Schedule(NamedTuple):
+    """Settings of the steps, each changing linearly from the first step to the last."""
+
+    overshoot: Ends
+    """Factor on the way to the hyperplane, above 1 to land across it."""
+    pull_back: Ends
+    """Radius of the ball after a crossing, in distances: small to look for a closer place, large to settle."""
+    power: Ends
+    """For p = 1 the shortest step moves few coordinates, each to its bound, where the linearisation holds no more.
+    Its steps are shortest for p = 1 + 1 / power instead; the ball, which cuts off short moves, makes them sparse."""
+
+
+COLD = Schedule(overshoot=(1.1, 1.005), pull_back=(0.15, 0.97), power=(1.0, 9.0))
+# For a start that is nearly right: the search is not there to look far.
+WARM = Schedule(overshoot=(1.03, 1.003), pull_back=(0.8, 0.95), power=(9.0, 9.0))
+# Share of the past in the normal of the hyperplane, falling to 0: gradients of a network differ from point to point,
+# and their average is the better direction until the search settles. And how far its length may be from the gradient's.
+MEMORY: dict[Norm, float] = {"linf": 0.4, "l2": 0.4, "l1": 0.7}
+SCALES = (0.5, 2.0)
+# In the end, points that can be drawn back by more than this share of their distance are; by how much of that.
+DEEP, DRAW_BACK = 0.01, 0.9
+# Searches of this many steps are too short to end in any special way.
+FEW = 4
 
 
 def fast_search(
@@ -33,6 +51,7 @@ def fast_search(
     target: Tensor | None = None,
     tick: Tick = no_tick,
     known: Evaluation | None = None,
+    warm: bool = False,
 ) -> Best:
     """Search from ``start`` and return the closest point across the boundary.
 
@@ -46,8 +65,9 @@ def fast_search(
             against it then.
         tick: called after every step.
         known: the evaluation at ``start``, if it is known already: it is not counted as a step.
+        warm: ``start`` is nearly right: stay near it.
     """
-    return fast_search_from(problem, start, steps, target, tick, known)[0]
+    return fast_search_from(problem, start, steps, target, tick, known, warm)[0]
 
 
 def fast_search_from(
@@ -57,15 +77,13 @@ def fast_search_from(
     target: Tensor | None = None,
     tick: Tick = no_tick,
     known: Evaluation | None = None,
-    begin: float = 0.0,
+    warm: bool = False,
 ) -> tuple[Best, Evaluation]:
-    """Search as ``fast_search`` does, and also return the evaluation at the start.
-
-    ``begin`` says where in the schedule the search begins: ``WARM`` for a start that is nearly right.
-    """
+    """Search as ``fast_search`` does, and also return the evaluation at the start."""
     count = steps + (known is not None)
-    pull_back = (PULL_BACK[0], min(max(1 - 2 / count, PULL_BACK[0]), PULL_BACK[1]))
+    schedule = WARM if warm else _shortened(COLD, count)
     x, best = start, problem.nothing()
+    normal: Tensor | None = None
     aim = torch.ones_like(problem.labels, dtype=torch.bool)
     first = known
     for step in range(count):
@@ -76,31 +94,61 @@ def fast_search_from(
             tick()
         first = first or now
         best = best.closer(problem.candidate(x, now))
+        memory = MEMORY[problem.norm] * (1 - step / count)
+        normal = now.gradient if normal is None else _average(normal, now.gradient, _same(problem, now, aim), memory)
         aim = now.aimed
         if step + 1 < count:
-            share = begin + (1 - begin) * step / max(count - 2, 1)
-            settings = (_between(ends, share) for ends in (OVERSHOOT, pull_back, POWER))
-            x = _advance(problem, x, now, *settings)
-            if problem.norm == "l1" and step + 2 == count:
-                x = torch.where(best.found[:, None], _sparse(problem, best), x)
+            share = step / max(count - 2, 1)
+            overshoot, pull_back, power = (begin + (end - begin) * share for begin, end in schedule)
+            power = {"linf": 0.0, "l2": 1.0, "l1": power}[problem.norm]
+            x = _advance(problem, x, now, _as_steep(normal, now.gradient, power), overshoot, pull_back, power)
+            if step + 2 == count and count > FEW:
+                x = _last(problem, x, best)
     assert first is not None
     return best, first
 
 
-def _between(ends: tuple[float, float], share: float) -> float:
-    return ends[0] + (ends[1] - ends[0]) * share
+def _shortened(schedule: Schedule, count: int) -> Schedule:
+    """Return the schedule for ``count`` evaluations: with few of them there is no time to settle."""
+    first, last = schedule.pull_back
+    return schedule._replace(pull_back=(first, min(max(1 - 2 / count, first), last)))
 
 
-def _advance(problem: Problem, x: Tensor, now: Evaluation, overshoot: float, pull_back: float, power: float) -> Tensor:
+def _same(problem: Problem, now: Evaluation, aim: Tensor) -> Tensor:
+    """Return where the function followed is the one of the step before: no aim was given up.
+
+    Examples outside their class head for a corner between rivals: their past gradients are of other pieces.
+    """
+    same = now.aimed == aim
+    return same if problem.orientation is None else same & (problem.orientation > 0)
+
+
+def _average(past: Tensor, gradient: Tensor, same: Tensor, memory: float) -> Tensor:
+    """Return the running average where the function followed is the ``same``; gradients that overflowed are left."""
+    mean = memory * past + (1 - memory) * gradient
+    return torch.where((same & mean.isfinite().all(dim=1))[:, None], mean, gradient)
+
+
+def _as_steep(normal: Tensor, gradient: Tensor, power: float) -> Tensor:
+    """Return the averaged normal, scaled to fall as fast as the gradient does on the shortest way across."""
+    largest = normal.abs().amax(dim=1, keepdim=True)
+    way = normal.sign() * (normal.abs() / torch.where(largest > 0, largest, 1.0)) ** power
+    own, true = (normal * way).sum(dim=1, keepdim=True), (gradient * way).sum(dim=1, keepdim=True)
+    return normal * torch.where(own > 0, true / torch.where(own > 0, own, 1.0), 1.0).clamp(*SCALES)
+
+
+def _advance(
+    problem: Problem, x: Tensor, now: Evaluation, normal: Tensor, overshoot: float, pull_back: float, power: float
+) -> Tensor:
     origin = problem.origin
     closer = origin + into_ball(x - origin, pull_back * problem.distance(x), problem.norm)
     base = torch.where((now.value < 0)[:, None], closer, x)
     if problem.norm == "l1":
         # The projections of base and input move different coordinates: a mixture would undo both.
-        moved = base + _onto_boundary(problem, base, x, now, overshoot, power)
+        moved = base + _onto_boundary(problem, base, x, now, normal, overshoot, power)
     else:
-        from_base = _onto_boundary(problem, base, x, now, overshoot)
-        from_origin = _onto_boundary(problem, origin, x, now, overshoot)
+        from_base = _onto_boundary(problem, base, x, now, normal, overshoot)
+        from_origin = _onto_boundary(problem, origin, x, now, normal, overshoot)
         near, far = norm_of(from_base, problem.norm), norm_of(from_origin, problem.norm)
         share = (near / torch.where(near + far > 0, near + far, 1.0))[:, None]
         moved = (1 - share) * (base + from_base) + share * (origin + from_origin)
@@ -110,15 +158,32 @@ def _advance(problem: Problem, x: Tensor, now: Evaluation, overshoot: float, pul
 
 
 def _onto_boundary(
-    problem: Problem, origin: Tensor, x: Tensor, now: Evaluation, overshoot: float, power: float | None = None
+    problem: Problem,
+    origin: Tensor,
+    x: Tensor,
+    now: Evaluation,
+    normal: Tensor,
+    overshoot: float,
+    power: float | None = None,
 ) -> Tensor:
     """Return the displacement from ``origin`` onto, and a little beyond, the boundary as linearised at ``x``."""
-    offset = now.followed + (now.gradient * (origin - x)).sum(dim=1)
-    return problem.project(origin, now.gradient, overshoot * offset, power)
+    offset = now.followed + (normal * (origin - x)).sum(dim=1)
+    return problem.project(origin, normal, overshoot * offset, power)
 
 
-def _sparse(problem: Problem, best: Best) -> Tensor:
-    """Return the input's shortest way, for p = 1, to the boundary as linearised at the best point."""
-    offset = best.value - (best.gradient * (best.points - problem.origin)).sum(dim=1)
-    moved = problem.origin + problem.project(problem.origin, best.gradient, OVERSHOOT[1] * offset)
-    return problem.into_box(torch.where(moved.isfinite().all(dim=1, keepdim=True), moved, problem.origin))
+def _last(problem: Problem, x: Tensor, best: Best) -> Tensor:
+    """Return where the last evaluation is spent: at ``x``, or where the best point is improved more surely.
+
+    A best point well across the boundary is drawn back towards the input. For p = 1 the others give way to the
+    input's shortest way to the boundary as linearised at the best point, which is sparse.
+    """
+    origin = problem.origin
+    way = best.points - origin
+    fall = -(best.gradient * way).sum(dim=1)
+    back = DRAW_BACK * -best.value / torch.where(fall > 0, fall, 1.0)
+    deep = best.found & (fall > 0) & (back > DEEP) & (back < 1)
+    if problem.norm == "l1":
+        sparse = problem.project(origin, best.gradient, COLD.overshoot[1] * (best.value + fall))
+        usable = best.found & sparse.isfinite().all(dim=1)
+        x = torch.where(usable[:, None], origin + torch.where(usable[:, None], sparse, 0.0), x)
+    return problem.into_box(torch.where(deep[:, None], origin + (1 - back[:, None]) * way, x))

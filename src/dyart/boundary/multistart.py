@@ -1,0 +1,73 @@
+"""All searches of one batch: which class each aims at, where it starts, and how many steps it gets."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from dyart.boundary.norms import Norm
+from dyart.boundary.problem import Best, Problem, Tick
+from dyart.boundary.restarts import distance_from_input, nearest_rivals, plausible, random_start, seen_from_input
+from dyart.boundary.solvers import AIMING, SOLVERS
+from dyart.boundary.validation import Start
+
+# A search of this many steps and more is two: the last part of the steps aims at the next rival. More steps towards
+# the first would gain less. For p = 1 one search takes longer to settle.
+SPLIT: dict[Norm, int] = {"linf": 40, "l2": 40, "l1": 80}
+FIRST_PART = 0.6
+
+
+class Effort(NamedTuple):
+    """What is spent on a batch."""
+
+    solver: str
+    steps: int
+    restarts: int
+    rivals: int
+    seed: int
+
+
+def solve(problem: Problem, logits: Tensor, index: Tensor, effort: Effort, start: Start, tick: Tick) -> Best:
+    """Run all searches of a batch and return the closest points.
+
+    Args:
+        problem: the batch.
+        logits: of its inputs.
+        index: of its examples, for their random draws.
+        effort: how much to search, and how.
+        start: points to start from, ``[N, D]``, inside the box; ``"random"``; or None.
+        tick: called after every step.
+    """
+    search, best, restarts = SOLVERS[effort.solver], problem.nothing(), effort.restarts
+    if isinstance(start, Tensor):
+        best, restarts = search(problem, start, effort.steps, tick=tick, warm=True), restarts - 1
+        if restarts == 0:
+            return best
+    aiming = effort.solver in AIMING
+    rivals = nearest_rivals(problem, logits, effort.rivals if aiming else 1)
+    compared, others = rivals.values is not None, rivals.classes.shape[1]
+    parts, number = _parts(problem, effort.steps) if aiming else (effort.steps,), 0
+    for restart in range(restarts):
+        if number >= (others if compared else 1):
+            begin = random_start(problem, best.distance, index, effort.seed, restart)
+            best = best.closer(search(problem, begin, effort.steps, tick=tick))
+            continue
+        for steps in parts if number + 1 < others else (effort.steps,):
+            # Without a comparison the first search follows the largest rival, whichever that is.
+            target = rivals.classes[:, number] if compared or number else None
+            begin, known = problem.origin, seen_from_input(problem, logits, rivals, number)
+            if start == "random" and number == 0:
+                distance = rivals.distance if compared else distance_from_input(problem)
+                begin, known = random_start(problem, plausible(problem, distance), index, effort.seed, restart), None
+            best = best.closer(search(problem, begin, steps, target=target, tick=tick, known=known))
+            number += 1
+    # Of the exact boundary, a search that aims keeps the gradient against its target.
+    aimed = compared or number > 1
+    return problem.renew(best) if aimed and problem.boundary == "exact" else best
+
+
+def _parts(problem: Problem, steps: int) -> tuple[int, ...]:
+    # From outside its class an example looks at all rivals at once: nothing to aim at.
+    if steps < SPLIT[problem.norm] or problem.orientation is not None:
+        return (steps,)
+    first = round(FIRST_PART * steps)
+    return first, steps - first
