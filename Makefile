@@ -1,10 +1,13 @@
-# `make test` does all set-up on a fresh machine (a virtual environment in .venv), without root.
+# `make demo` and `make test` do all set-up on a fresh machine (a virtual environment in .venv), without root.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test lint types unit install clean
+.PHONY: demo test lint types unit install clean
+
+demo: $(STAMP)
+	$(BIN)/dyart demo
 
 test: lint types unit
 

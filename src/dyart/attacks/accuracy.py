@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dyart.attacks.pgd import negative_margin, pgd
-from dyart.boundary.model import Model, evaluation_mode, logits_of
+from dyart.boundary.model import Model, evaluation_mode, logits_of, ordinary, unchanged
 from dyart.boundary.norms import Norm
 
 PGD_STEPS = 20
@@ -33,7 +33,7 @@ def resists_pgd(
     """Return which examples stay classified as labelled under PGD on the margin loss, ``[N]``.
 
     An example counts as broken if any point of the way fools the model: PGD on the margin stops where it does.
-    Cost: ``steps + 1`` forward and ``steps`` backward passes; BatchNorm in eval mode.
+    Cost: ``steps + 2`` forward and ``steps`` backward passes; BatchNorm in eval mode.
 
     Args:
         model: from inputs to logits.
@@ -67,7 +67,7 @@ def _predicted(model: Model, inputs: Tensor) -> Tensor:
 def _in_batches(
     judge: Callable[[Tensor, Tensor, Tensor], Tensor], model: Model, inputs: Tensor, labels: Tensor, batch_size: int
 ) -> Tensor:
-    rows = torch.arange(len(inputs), device=inputs.device)
-    with evaluation_mode(model):
-        parts = [judge(x, y, r) for x, y, r in zip(*(t.split(batch_size) for t in (inputs, labels, rows)), strict=True)]
-    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.bool, device=inputs.device)
+    with torch.inference_mode(False), evaluation_mode(model), unchanged(model, inputs.device):
+        rows = torch.arange(len(inputs), device=inputs.device)
+        columns = (ordinary(inputs), ordinary(labels), rows)
+        return torch.cat([judge(*part) for part in zip(*(c.split(batch_size) for c in columns), strict=True)])

@@ -4,6 +4,7 @@ The model is called as it is given: in eval mode for attacks with running statis
 Every step is one forward and one backward pass to the inputs; static shapes, no host synchronisation.
 """
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dyart.boundary import norms
 from dyart.boundary.margins import at_least_float32, logit_margin
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.norms import Norm
@@ -28,7 +30,7 @@ NORMAL_START = 0.001
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the cross-entropy of every example, ``[N]``."""
-    return F.cross_entropy(logits, labels, reduction="none")
+    return F.cross_entropy(logits, labels.long(), reduction="none")
 
 
 def negative_margin(logits: Tensor, labels: Tensor) -> Tensor:
@@ -68,16 +70,18 @@ def pgd(
         bounds: the box.
 
     Raises:
-        ValueError: unknown norm or start, negative steps.
+        ValueError: unknown norm or start, negative steps or radius.
     """
     check_choice("norm", norm, ATTACK_NORMS)
     check_choice("start", start, STARTS)
     check_count("steps", steps, 0)
+    if not isinstance(radius, Tensor) and not 0 <= radius < math.inf:
+        raise ValueError(f"radius must be finite and at least 0, got {radius}")
     inputs = inputs.detach()
     ball = _per_example(radius, inputs)
     stride = _per_example(2.5 * radius / max(steps, 1) if step_size is None else step_size, inputs)
     index = torch.arange(len(inputs), device=inputs.device) if index is None else index
-    points = _into(_started(inputs, ball, norm, start, key, index), inputs, ball, norm, bounds)
+    points = _into(inputs + _offset(inputs, ball, norm, start, key, index), inputs, ball, norm, bounds)
     for _ in range(steps):
         gradient = input_gradient(model, points, labels, objective)
         points = _into(points + stride * _steepest(gradient, norm), inputs, ball, norm, bounds)
@@ -100,24 +104,24 @@ def _per_example(value: float | Tensor, inputs: Tensor) -> Tensor:
     return value.to(inputs.dtype).reshape(-1, *[1] * (inputs.ndim - 1))
 
 
-def _started(inputs: Tensor, ball: Tensor, norm: Norm, start: Start, key: int | Tensor, index: Tensor) -> Tensor:
+def _offset(inputs: Tensor, ball: Tensor, norm: Norm, start: Start, key: int | Tensor, index: Tensor) -> Tensor:
     shape = tuple(inputs.shape[1:])
     if start == "input":
-        return inputs
+        return torch.zeros_like(inputs)
     if start == "normal":
-        return inputs + NORMAL_START * draws.normal(key, index, shape)
+        return NORMAL_START * draws.normal(key, index, shape).to(inputs.dtype)
     if norm == "linf":
-        return inputs + ball * (2 * draws.uniform(key, index, shape) - 1)
+        return ball * (2 * draws.uniform(key, index, shape) - 1).to(inputs.dtype)
     # Uniform in the ball: a direction, and the D-th root of a uniform draw for the length.
     direction = _steepest(draws.normal(key, index, shape), norm)
-    length = draws.uniform(key + 1, index).pow(1 / inputs[0].numel())
-    return inputs + ball * _per_example(length, inputs) * direction
+    length = draws.uniform(key ^ 1, index).pow(1 / math.prod(shape))
+    return ball * (_per_example(length, direction) * direction).to(inputs.dtype)
 
 
 def _steepest(gradient: Tensor, norm: Norm) -> Tensor:
     if norm == "linf":
         return gradient.sign()
-    length = gradient.flatten(1).norm(dim=1)
+    length = norms.norm(gradient, "l2")
     return gradient / _per_example(length.clamp(min=torch.finfo(length.dtype).tiny), gradient)
 
 
@@ -126,7 +130,7 @@ def _into(points: Tensor, inputs: Tensor, ball: Tensor, norm: Norm, bounds: tupl
     if norm == "linf":
         away = torch.maximum(torch.minimum(away, ball), -ball)
     else:
-        length = _per_example(away.flatten(1).norm(dim=1), inputs)
+        length = _per_example(norms.norm(away, "l2"), inputs)
         away = away * (ball / torch.maximum(length, ball))
         away = torch.where(ball > 0, away, 0.0)
     points = inputs + away

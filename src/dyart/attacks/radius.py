@@ -13,20 +13,21 @@ class Radius(float):
         """Read a fraction or a decimal.
 
         Raises:
-            ValueError: the text is neither, or the number is not finite.
+            ValueError: the text is neither, or the number is not finite. (Whether it may be negative is the user's
+                to say: every number of a recipe is read by this class.)
         """
         if isinstance(value, Radius):
             return value
-        text = str(value).strip().replace(" ", "")
+        text = "/".join(part.strip() for part in value.split("/")) if isinstance(value, str) else ""
         try:
             # Through a fraction, so that 8/255 is the float nearest to it.
-            number = float(Fraction(text)) if isinstance(value, str) else float(value)
-        except (ValueError, ZeroDivisionError):
+            number = float(Fraction(text) if "/" in text else value)
+        except (TypeError, ValueError, ZeroDivisionError, OverflowError):
             raise ValueError(f"{value!r} is no radius: write it as 8/255 or 0.03") from None
         if not math.isfinite(number):
             raise ValueError(f"{value!r} is no radius: it must be finite")
         radius = super().__new__(cls, number)
-        radius.text = text
+        radius.text = text or repr(number).removesuffix(".0")
         return radius
 
     def __str__(self) -> str:

@@ -50,10 +50,10 @@ def closest_boundary_points(
     autocast; margins are float32 or better. Its modes, flags, gradients, buffers and the global random state are the
     same afterwards. Every point reported as found was evaluated on the other side of the boundary, inside the bounds.
 
-    Cost: one forward pass; ``steps`` forward and backward passes per restart, whatever the number of classes; and
-    to compare ``rivals``, once, a forward pass, a backward pass for each, and a gradient evaluation of the result;
-    the searches that aim at one of them need no step for the input then. ``tol`` adds a few forward passes and three
-    gradient evaluations. Examples without a margin take no part.
+    Cost: one forward pass; ``steps`` forward and backward passes per restart, whatever the number of classes; to
+    compare ``rivals``, once, a forward pass and a backward pass for each (a search that aims at one of them then needs
+    no step for the input); and, for the exact boundary, a gradient evaluation of the result if some search aimed at one
+    class. ``tol`` adds a few forward passes and three gradient evaluations. Examples without a margin take no part.
 
     Args:
         model: any callable from inputs to logits ``[N, K]`` (or to an object with ``.logits``), K >= 2.
@@ -78,7 +78,7 @@ def closest_boundary_points(
         signed: also search from examples outside their class; their margin is minus the distance to it. Where that
             distance is to a corner between several rivals, it comes out too long, and not ``optimal``, or is not found.
         rivals: how many other classes, likeliest first, are compared at the input for the one to aim at. 1: no
-            comparison and no cost; the search follows the largest rival from the start.
+            comparison; the search follows the largest rival from the start.
         start: where the first search starts. None: at the input. A tensor like ``inputs``: at these points, e.g.
             the ones found before the last change of the model; the search stays near them and follows the largest
             rival, no rivals are compared unless further restarts need it (they are the searches without a start, one

@@ -2,18 +2,19 @@
 
 import json
 import shutil
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dyart.attacks.accuracy import correct
 from dyart.boundary.search import closest_boundary_points
+from dyart.cli.networks import test_examples
 from dyart.data import DataSet, load
-from dyart.data.loader import to_unit
 from dyart.engine.display import Display
 from dyart.engine.run import RunError, averaged_weights, make_model, train
 from dyart.evaluation.curve import accuracy_from_margins, accuracy_under_pgd
@@ -23,6 +24,8 @@ from dyart.report.histogram import margin_histogram
 RECIPES = {"natural": "fashion-mini-cnn-natural", "AT": "fashion-mini-cnn-at", "DyART": "fashion-mini-cnn-dyart"}
 BURN_IN_EPOCHS = 4
 SEARCH_STEPS = 20
+# A look at how it works, in seconds: training images, test images, epochs.
+QUICK = (512, 100, 1)
 MARKER = "demo.json"
 
 
@@ -38,15 +41,18 @@ class Outcome:
     distances: np.ndarray
 
 
-def demo(folder: Path, seed: int = 0, device: str = "cpu", epochs: int | None = None) -> list[Outcome]:
-    """Run the demonstration, print a table and write everything to ``folder``, which an earlier demo may hold."""
+def demo(folder: Path, seed: int = 0, device: str = "cpu", quick: bool = False) -> list[Outcome]:
+    """Run the demonstration, print a table and write everything to ``folder``, which an earlier demo may hold.
+
+    ``quick`` takes few images and epochs: the numbers mean nothing then.
+    """
     from rich.console import Console
 
     console = Console(highlight=False)
     started = time.monotonic()
     _make_room(folder)
     data = load("fashion-mini")
-    configs = {name: _config(name, folder, seed, device, epochs) for name in RECIPES}
+    configs = {name: _config(name, folder, seed, device, quick) for name in RECIPES}
     outcomes = []
     for name, config in configs.items():
         training = train(config, callbacks=[Display(name)], data=data)
@@ -54,7 +60,8 @@ def demo(folder: Path, seed: int = 0, device: str = "cpu", epochs: int | None = 
         model = make_model(config, data)
         # The averaged weights of the last epoch for the burn-in, of the best one by validation for the others.
         model.load_state_dict(averaged_weights(Path(str(config.out)), "last" if name == "natural" else "best"))
-        outcomes.append(_measure(name, model.to(training.fabric.device), data, config, seconds))
+        count = QUICK[1] if quick else None
+        outcomes.append(_measure(name, model.to(training.fabric.device).eval(), data, config, seconds, count))
     picture = _histogram(outcomes, configs["DyART"], folder)
     _write(outcomes, configs, folder, seed)
     _print(console, outcomes, configs["DyART"])
@@ -73,22 +80,24 @@ def _make_room(folder: Path) -> None:
     (folder / MARKER).write_text("{}\n", encoding="utf-8")
 
 
-def _config(name: str, folder: Path, seed: int, device: str, epochs: int | None) -> Config:
+def _config(name: str, folder: Path, seed: int, device: str, quick: bool) -> Config:
     words = ["--out", str(folder / name.lower()), "--seed", str(seed), "--train.device", device]
     words += ["--train.loggers", "csv"]
     if name == "natural":
         words += ["--train.epochs", str(BURN_IN_EPOCHS), "--optim.schedule", "constant"]
     else:
         words += ["--train.burn_in", "0", "--train.burn_in_from", str(folder / "natural")]
-        words += [] if epochs is None else ["--train.epochs", str(epochs)]
+    if quick:
+        words += ["--data.limit", str(QUICK[0]), "--train.epochs", str(QUICK[2]), "--eval.steps", "2"]
     return resolve(RECIPES[name], words)
 
 
-def _measure(name: str, model: nn.Module, data: DataSet, config: Config, seconds: float) -> Outcome:
-    device = next(model.parameters()).device
-    inputs, labels = _test_set(data, device)
+def _measure(name: str, model: nn.Module, data: DataSet, config: Config, seconds: float, count: int | None) -> Outcome:
+    inputs, labels = test_examples(data, count, next(model.parameters()).device)
     radii = config.eval.radii
-    found = closest_boundary_points(model, inputs, labels, steps=SEARCH_STEPS, batch_size=250, progress=True)
+    found = closest_boundary_points(
+        model, inputs, labels, steps=SEARCH_STEPS, batch_size=250, progress=sys.stderr.isatty()
+    )
     # A wrong example has no margin; one without a found point has a large one.
     distances = torch.where(found.correct, found.margin.nan_to_num(nan=float("inf")), 0.0).cpu().numpy()
     return Outcome(
@@ -99,11 +108,6 @@ def _measure(name: str, model: nn.Module, data: DataSet, config: Config, seconds
         accuracy_under_pgd(model, inputs, labels, radii),
         distances,
     )
-
-
-def _test_set(data: DataSet, device: torch.device) -> tuple[Tensor, Tensor]:
-    inputs = to_unit(torch.from_numpy(np.ascontiguousarray(data.test.images)))
-    return inputs.to(device), torch.from_numpy(np.asarray(data.test.labels)).to(device)
 
 
 def _histogram(outcomes: list[Outcome], config: Config, folder: Path) -> Path:
@@ -136,15 +140,16 @@ def _print(console: object, outcomes: list[Outcome], config: Config) -> None:
     from rich.table import Table
 
     assert isinstance(console, Console)
-    table = Table(title="test accuracy: clean, and robust at each L-inf radius by margin search / by PGD-20")
-    table.add_column("")
-    table.add_column("clean", justify="right")
-    for radius in config.eval.radii:
-        table.add_column(str(radius), justify="right")
-    table.add_column("training", justify="right")
+    table = Table(title="test accuracy in %: clean, and robust at each L-inf radius")
+    for title in ("", "clean", "attack", *map(str, config.eval.radii), "trained"):
+        table.add_column(title, justify="left" if title in ("", "attack") else "right", no_wrap=True)
     for outcome in outcomes:
-        cells = [f"{100 * outcome.margins[r]:.1f} / {100 * outcome.pgd[r]:.1f}" for r in config.eval.radii]
-        table.add_row(outcome.name, f"{100 * outcome.clean:.1f}", *cells, f"{outcome.train_seconds:.0f} s")
+        rows = {"margin search": outcome.margins, "PGD-20": outcome.pgd}
+        for position, (attack, curve) in enumerate(rows.items()):
+            cells = [f"{100 * curve[radius]:.1f}" for radius in config.eval.radii]
+            first = (outcome.name, f"{100 * outcome.clean:.1f}") if position == 0 else ("", "")
+            last = f"{outcome.train_seconds:.0f} s" if position == 0 else ""
+            table.add_row(*first, attack, *cells, last, end_section=position == 1)
     console.print(table)
     by_name = {outcome.name: outcome for outcome in outcomes}
     at, dyart, radius = by_name["AT"], by_name["DyART"], config.eval.radius

@@ -4,9 +4,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import dyart
 from dyart.attacks.radius import Radius
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 TRAIN_HELP = """\
 examples:
@@ -65,20 +68,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-Commands = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
-
-def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_demo(commands: Commands) -> None:
     words = "the whole story on the embedded data, about three minutes on two CPU cores"
     demo = commands.add_parser("demo", help=words, description=words)
     demo.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder (default: runs/demo)")
     demo.add_argument("--seed", type=int, default=0)
     demo.add_argument("--device", default="cpu", help="cpu (default), cuda or auto")
-    demo.add_argument("--epochs", type=int, default=None, help="of adversarial training, for a quicker or longer look")
+    demo.add_argument("--quick", action="store_true", help="few images and epochs, in seconds; no meaningful numbers")
     demo.set_defaults(run=_demo)
 
 
-def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_train(commands: Commands) -> None:
     train = commands.add_parser(
         "train",
         help="train from a recipe",
@@ -96,7 +96,7 @@ def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     train.set_defaults(run=_train, parser=train)
 
 
-def _add_margins(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_margins(commands: Commands) -> None:
     margins = commands.add_parser(
         "margins",
         help="how far every example is from the decision boundary",
@@ -127,7 +127,7 @@ def _add_margins(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     margins.set_defaults(run=_margins)
 
 
-def _add_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_data(commands: Commands) -> None:
     data = commands.add_parser("data", help="list and get data sets", description="List and get data sets.")
     verbs = data.add_subparsers(dest="verb", metavar="VERB", required=True)
     listing = verbs.add_parser("list", help="what there is, and what is here", description="List the data sets.")
@@ -139,7 +139,7 @@ def _add_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     data.set_defaults(run=_data)
 
 
-def _add_recipes(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_recipes(commands: Commands) -> None:
     recipes = commands.add_parser("recipes", help="list the recipes", description="List recipes and what they are for.")
     recipes.add_argument("pattern", nargs="?", help="part of a name, e.g. resnet18")
     recipes.set_defaults(run=_recipes)
@@ -155,7 +155,7 @@ def _radii(text: str) -> list[Radius]:
 def _demo(options: argparse.Namespace) -> None:
     from dyart.cli.demo import demo
 
-    demo(options.out, options.seed, options.device, options.epochs)
+    demo(options.out, options.seed, options.device, options.quick)
 
 
 def _train(options: argparse.Namespace) -> None:

@@ -1,8 +1,9 @@
 """``dyart train``."""
 
 import argparse
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from dyart.recipes import Config, dump, resolve
 
@@ -22,9 +23,13 @@ def train_command(options: argparse.Namespace) -> None:
     from dyart.engine.display import Display
     from dyart.engine.loggers import LoggersCallback
     from dyart.engine.run import train
+    from dyart.evaluation.quick import measure_run
 
     callbacks = [] if options.quiet else [Display()]
-    train(config, resume=options.resume, callbacks=[*callbacks, LoggersCallback()])
+    training = train(config, resume=options.resume, callbacks=[*callbacks, LoggersCallback()])
+    measured = measure_run(training)
+    if not options.quiet:
+        print(measured)
 
 
 def _resumed(place: Path, overrides: list[str]) -> Config:
@@ -47,5 +52,14 @@ def _help(options: argparse.Namespace) -> None:
     from dyart.recipes.parser import build_parser
 
     config = resolve(recipe, options.rest)
-    print(f"\nkeys of {recipe} (values: dyart train {recipe} --print_config)\n")
-    build_parser(config.method["name"]).print_help()
+    parser = build_parser(config.method["name"])
+    parser.set_defaults({key: value for key, value in _flat(asdict(config)).items() if key != "method.name"})
+    print(f"\nkeys of {recipe}, with its values as defaults\n")
+    parser.print_help()
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat

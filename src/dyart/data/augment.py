@@ -38,11 +38,17 @@ class Augment:
         if self.crop or self.flip:
             images = self._shifted(images, index, seed, epoch)
         if self.cutout:
-            images = images.masked_fill(self._square(images, index, seed, epoch), 0)
+            # Channels last again: over broadcast channels, torch would choose the other layout.
+            inside = self._square(images, index, seed, epoch)[..., None]
+            images = images.permute(0, 2, 3, 1).masked_fill(inside, 0).permute(0, 3, 1, 2)
         return images
 
     def mixed(self, images: Tensor, index: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the images after cutmix, each one's partner in the batch ``[N]`` and the partner's share ``[N]``."""
+        """Return the images after cutmix, each one's partner in the batch ``[N]`` and the partner's share ``[N]``.
+
+        As in the CutMix paper with Beta(1, 1): the rectangle's area is a uniform share of the image's, its centre
+        anywhere; what juts out is cut off, so that the share that counts is 0.32 on average.
+        """
         partner = torch.arange(len(index), device=index.device).roll(1)
         if images.ndim != 4 or not self.cutmix:
             return images, partner, torch.zeros(len(index), device=index.device)
@@ -77,7 +83,7 @@ class Augment:
         centre_y = draws.integers(draws.key(seed, "cutout-y", epoch), index, height)
         centre_x = draws.integers(draws.key(seed, "cutout-x", epoch), index, width)
         side = torch.full_like(centre_y, self.cutout).float()
-        return (_near(centre_y, side, height)[:, :, None] & _near(centre_x, side, width)[:, None, :])[:, None]
+        return _near(centre_y, side, height)[:, :, None] & _near(centre_x, side, width)[:, None, :]
 
 
 def _near(centre: Tensor, side: Tensor, size: int) -> Tensor:

@@ -1,13 +1,12 @@
 """Auxiliary (generated) images, memory-mapped: any number of them, mixed into every batch at a fixed share."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from dyart.boundary.model import Model, evaluation_mode, logits_of
 from dyart.data.sets import Split
 
 
@@ -38,15 +37,7 @@ def open_auxiliary(images: Path, labels: Path, fraction: float, shape: tuple[int
         ValueError: they do not fit each other or the data set; the message says how.
         FileNotFoundError: one of them is missing.
     """
-    for path in (images, labels):
-        if not path.is_file():
-            raise FileNotFoundError(f"no auxiliary file {path}; it is a .npy array saved with numpy.save")
-    pool = np.load(images, mmap_mode="r")
-    targets = np.load(labels, mmap_mode="r")
-    if pool.ndim == 4 and pool.shape[1:] != shape and (pool.shape[3], *pool.shape[1:3]) == shape:
-        pool = pool.transpose(0, 3, 1, 2)
-    if pool.dtype != np.uint8 or pool.shape[1:] != shape:
-        raise ValueError(f"{images} holds {pool.dtype} {pool.shape[1:]} per image; uint8 {shape} is needed")
+    pool, targets = _pool(images, shape), _mapped(labels)
     if targets.shape != (len(pool),) or not np.issubdtype(targets.dtype, np.integer):
         raise ValueError(f"{labels} holds {targets.dtype} {targets.shape}; {len(pool)} integer labels are needed")
     if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < classes:
@@ -54,27 +45,43 @@ def open_auxiliary(images: Path, labels: Path, fraction: float, shape: tuple[int
     return Auxiliary(Split(pool, targets), fraction)
 
 
-def pseudo_label(
-    predict: Callable[[Tensor], Tensor], images: Path, labels: Path, shape: tuple[int, ...], batch_size: int = 512
-) -> Path:
+def pseudo_label(predict: Model, images: Path, labels: Path, shape: tuple[int, ...], batch_size: int = 512) -> Path:
     """Write the labels that a classifier gives to a pool of images, and return the file.
 
     Args:
-        predict: from float32 images in [0, 1] to logits, on the device it likes.
+        predict: from float32 images in [0, 1] on the CPU to logits, on the device it likes; a module in eval mode.
         images: ``.npy`` of uint8 images.
         labels: the ``.npy`` to write; complete or not there.
         shape: of one image, channels first.
         batch_size: images per call.
     """
-    pool = np.load(images, mmap_mode="r")
-    if pool.shape[1:] != shape:
-        pool = pool.transpose(0, 3, 1, 2)
+    pool = _pool(images, shape)
+    labels.parent.mkdir(parents=True, exist_ok=True)  # before the work, not after it
     found = np.empty(len(pool), dtype=np.int64)
-    for start in range(0, len(pool), batch_size):
-        part = torch.from_numpy(np.ascontiguousarray(pool[start : start + batch_size]))
-        with torch.no_grad():
-            found[start : start + len(part)] = predict(part.float() / 255).argmax(dim=1).cpu().numpy()
+    with evaluation_mode(predict), torch.no_grad():
+        for start in range(0, len(pool), batch_size):
+            part = torch.from_numpy(np.array(pool[start : start + batch_size]))
+            logits = logits_of(predict(part.float() / 255))
+            found[start : start + len(part)] = logits.argmax(dim=1).cpu().numpy()
     partial = labels.with_name(labels.name + ".part")
     with partial.open("wb") as file:
         np.save(file, found)
-    return partial.rename(labels)
+    return partial.replace(labels)
+
+
+def _pool(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    pool = _mapped(path)
+    if pool.ndim == 4 and pool.shape[1:] != shape and (pool.shape[3], *pool.shape[1:3]) == shape:
+        pool = pool.transpose(0, 3, 1, 2)
+    if pool.dtype != np.uint8 or pool.shape[1:] != shape:
+        raise ValueError(f"{path} holds {pool.dtype} {pool.shape[1:]} per image; uint8 {shape} is needed")
+    return pool
+
+
+def _mapped(path: Path) -> np.ndarray:
+    if not path.is_file():
+        raise FileNotFoundError(f"no auxiliary file {path}; it is a .npy array saved with numpy.save")
+    try:
+        return np.lib.format.open_memmap(path, mode="r")
+    except ValueError as error:
+        raise ValueError(f"{path} is no .npy array ({error}); write one with numpy.save") from error

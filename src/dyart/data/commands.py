@@ -14,26 +14,12 @@ HEAD = ("name", "classes", "shape", "training", "test", "here", "from")
 
 
 def list_command(root: Path | None = None) -> None:
-    """Print the data sets: as a table where rich is installed, as aligned text otherwise."""
-    rows = [_row(line) for line in listing(root)]
-    folder = data_root() if root is None else root
-    try:
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        widths = [max(len(row[i]) for row in [HEAD, *rows]) for i in range(len(HEAD))]
-        for row in [HEAD, *rows]:
-            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-        print(f"folder: {folder} (DYART_DATA changes it)")
-        return
-    table = Table(caption=f"folder: {folder} (DYART_DATA changes it)")
-    for position, title in enumerate(HEAD):
-        table.add_column(
-            title, justify="right" if position in (1, 3, 4) else "left", no_wrap=title != "from", overflow="fold"
-        )
+    """Print the data sets, one line each."""
+    rows = [HEAD, *(_row(line) for line in listing(root))]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
     for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(f"folder: {data_root() if root is None else root} (DYART_DATA changes it)")
 
 
 def _row(line: Listed) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 _MASK = (1 << 64) - 1
+_END = 256  # no byte: it ends the purpose, so that ("ab") and ("a", 98) are two streams
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
@@ -24,7 +25,7 @@ def key(seed: int, purpose: str, *moment: int) -> int:
         moment: epoch, step or whatever else tells the draws apart.
     """
     state = seed & _MASK
-    for part in (*purpose.encode(), *moment):
+    for part in (*purpose.encode(), _END, *moment):
         state = _scramble(state + (part + 1) * _GOLDEN)
     return _signed(state)
 
@@ -45,7 +46,9 @@ def normal(stream: int | Tensor, index: Tensor, shape: tuple[int, ...] = ()) -> 
 
 def integers(stream: int | Tensor, index: Tensor, count: int, shape: tuple[int, ...] = ()) -> Tensor:
     """Return int64 draws from 0 to ``count - 1``, ``[N, *shape]``."""
-    return (uniform(stream, index, shape).double() * count).long()
+    # 53 bits: with the 24 of a float32 most examples of a large pool would be drawn unevenly, or never.
+    share = (_bits(stream, index, shape) >> 11 & (1 << 53) - 1).double() * 2.0**-53
+    return (share * count).long()
 
 
 def permutation(stream: int, count: int) -> Tensor:

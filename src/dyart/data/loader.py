@@ -5,21 +5,24 @@ gather the next batches into page-locked memory while the device works on this o
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dyart.boundary.validation import check_choice
 from dyart.data import draws
 from dyart.data.augment import Augment
 from dyart.data.auxiliary import Auxiliary
 from dyart.data.sets import Split
 
 Residency = Literal["auto", "device", "stream"]
+Part = tuple[Tensor, Tensor, Tensor]  # images, labels, indices
 
 # Of the device's free memory: what a resident set may take.
 LARGEST_SHARE = 0.25
@@ -80,6 +83,11 @@ class Loader:
                 f"the batch size is {batch_size}, and there are {len(indices)} training images: "
                 f"use train.batch_size of at most {len(indices)}"
             )
+        check_choice("residency", residency, get_args(Residency))
+        if augment.cutmix and classes < 2:
+            raise ValueError(f"cutmix mixes labels: it needs the number of classes, got {classes}")
+        if auxiliary is not None:
+            _check_alike(split.images, auxiliary.split.images)
         self.device = torch.device(device)
         self.indices = torch.from_numpy(np.asarray(indices, dtype=np.int64))
         self.batch_size, self.seed, self.augment, self.classes = batch_size, seed, augment, classes
@@ -100,20 +108,24 @@ class Loader:
         extra = 0 if self.auxiliary is None else self.auxiliary.count(self.batch_size)
         real = self.batch_size - extra
         places = [(step - epoch * len(self)) * real for step in steps]
-        parts = self.source.gather([order[place : place + real] for place in places])
-        pools = self.pool.gather([self._drawn(step, extra) for step in steps]) if self.pool else None
-        for step in steps:
-            images, labels, index = next(parts)
-            if pools is not None:
-                images, labels, index = self._joined((images, labels, index), next(pools), step)
-            yield self._finished(images, labels, index, epoch, step)
+        with ExitStack() as readers:  # an epoch that is left midway stops reading at once
+            parts = readers.enter_context(closing(self.source.gather([order[p : p + real] for p in places])))
+            pools = None
+            if self.pool is not None:
+                drawn = [self._drawn(step, extra) for step in steps]
+                pools = readers.enter_context(closing(self.pool.gather(drawn)))
+            for step in steps:
+                part = next(parts)
+                if pools is not None:
+                    part = self._joined(part, next(pools), step)
+                yield self._finished(*part, epoch, step)
 
     def _drawn(self, step: int, count: int) -> Tensor:
         assert self.auxiliary is not None
         stream = draws.key(self.seed, "auxiliary", step)
         return draws.integers(stream, torch.arange(count), len(self.auxiliary.split))
 
-    def _joined(self, real: tuple[Tensor, ...], extra: tuple[Tensor, ...], step: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _joined(self, real: Part, extra: Part, step: int) -> Part:
         extra = (extra[0], extra[1], extra[2] + self.total)
         # Shuffled together: under data parallelism every process gets both kinds.
         order = draws.permutation(draws.key(self.seed, "mix", step), self.batch_size).to(self.device)
@@ -144,6 +156,14 @@ def _fits(images: np.ndarray, device: torch.device) -> bool:
     return bool(images.nbytes <= LARGEST_SHARE * free)
 
 
+def _check_alike(images: np.ndarray, pool: np.ndarray) -> None:
+    if (pool.dtype, pool.shape[1:]) != (images.dtype, images.shape[1:]):
+        raise ValueError(
+            f"auxiliary images are {pool.dtype} {pool.shape[1:]}, those of the data set {images.dtype} "
+            f"{images.shape[1:]}: they must be alike to share a batch"
+        )
+
+
 class _Resident:
     """A set that lives on the device."""
 
@@ -153,7 +173,7 @@ class _Resident:
         self.labels = torch.from_numpy(np.array(split.labels, dtype=np.int64)).to(device)
         self.device = device
 
-    def gather(self, wanted: list[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def gather(self, wanted: list[Tensor]) -> Generator[Part, None, None]:
         for index in wanted:
             index = index.to(self.device, non_blocking=True)
             yield self.images[index], self.labels[index], index
@@ -165,9 +185,9 @@ class _Streamed:
     def __init__(self, split: Split, device: torch.device) -> None:
         self.split, self.device = split, device
 
-    def gather(self, wanted: list[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def gather(self, wanted: list[Tensor]) -> Generator[Part, None, None]:
         with ThreadPoolExecutor(WORKERS) as workers:
-            pending: deque[Future[tuple[Tensor, Tensor, Tensor]]] = deque()
+            pending: deque[Future[Part]] = deque()
             waiting = iter(wanted)
             try:
                 for index in waiting:
@@ -180,17 +200,15 @@ class _Streamed:
                 for left in pending:
                     left.cancel()
 
-    def _read(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _read(self, index: Tensor) -> Part:
         # In the file's order: neighbouring reads share pages.
-        order = torch.argsort(index)
-        rows = index[order].numpy()
-        back = torch.argsort(order)
-        images = torch.from_numpy(np.ascontiguousarray(self.split.images[rows]))[back]
-        labels = torch.from_numpy(np.asarray(self.split.labels[rows], dtype=np.int64))[back]
+        rows, back = torch.unique(index, return_inverse=True)
+        images = torch.from_numpy(np.ascontiguousarray(self.split.images[rows.numpy()]))[back]
+        labels = torch.from_numpy(np.asarray(self.split.labels[rows.numpy()], dtype=np.int64))[back]
         if self.device.type == "cuda":
             return images.pin_memory(), labels.pin_memory(), index.pin_memory()
         return images, labels, index
 
-    def _moved(self, part: "Future[tuple[Tensor, Tensor, Tensor]]") -> tuple[Tensor, Tensor, Tensor]:
+    def _moved(self, part: "Future[Part]") -> Part:
         images, labels, index = (tensor.to(self.device, non_blocking=True) for tensor in part.result())
         return images, labels, index

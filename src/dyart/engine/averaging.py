@@ -32,7 +32,8 @@ class WeightAverage:
         self.updates = 0
         # Both networks keep their tensors for good; walking through the modules at every step would take longer than
         # the arithmetic.
-        pairs = list(zip(self.model.parameters(), (p.detach() for p in model.parameters()), strict=True))
+        own, other = self.model.parameters(), (parameter.detach() for parameter in model.parameters())
+        pairs: list[tuple[Tensor, Tensor]] = list(zip(own, other, strict=True))
         copied: list[tuple[Tensor, Tensor]] = []
         for pair in zip(self.model.buffers(), model.buffers(), strict=True):
             (pairs if kind == "all" and pair[0].is_floating_point() else copied).append(pair)

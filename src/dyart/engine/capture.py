@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from dyart.data.loader import Batch
 
@@ -31,28 +32,30 @@ class Captured(Generic[Result]):
         """Return the function's result for a batch."""
         if self.graph is None:
             self._record(batch)
-        if any((a is None) != (b is None) or (a is not None and a.shape != b.shape) for a, b in self._pairs(batch)):
-            return self.function(batch)
-        for static, given in self._pairs(batch):
-            if static is not None:
-                static.copy_(given)
+        given = _tensors(batch)
         assert self.graph is not None
+        if {name: tensor.shape for name, tensor in given.items()} != self.shapes:
+            return self.function(batch)
+        for name, tensor in given.items():
+            self.static[name].copy_(tensor)
         self.graph.replay()
         return self.result
 
     def _record(self, batch: Batch) -> None:
-        names = [field.name for field in dataclasses.fields(batch)]
-        copies = {name: None if getattr(batch, name) is None else getattr(batch, name).clone() for name in names}
-        self.batch = Batch(**copies)
+        self.static = {name: tensor.clone() for name, tensor in _tensors(batch).items()}
+        self.shapes = {name: tensor.shape for name, tensor in self.static.items()}
+        static = dataclasses.replace(batch, **self.static)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARM_UP):
-                self.function(self.batch)
+                self.function(static)
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self.result = self.function(self.batch)
+            self.result = self.function(static)
 
-    def _pairs(self, batch: Batch) -> list[tuple[torch.Tensor | None, torch.Tensor | None]]:
-        return [(getattr(self.batch, f.name), getattr(batch, f.name)) for f in dataclasses.fields(batch)]
+
+def _tensors(batch: Batch) -> dict[str, Tensor]:
+    named = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return {name: tensor for name, tensor in named.items() if tensor is not None}

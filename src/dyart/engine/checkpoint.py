@@ -5,16 +5,18 @@ checkpoints/epoch-0012/        model.safetensors, averaged.safetensors, state.pt
 """
 
 import hashlib
+import io
 import json
-import os
+import pickle
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from dyart.engine.files import synced, write_json
 
 FORMAT = 1
 INDEX = "index.json"
@@ -41,24 +43,28 @@ def save(
         state: what resuming needs beside weights: tensors and plain values; None for weights that are only evaluated.
         facts: plain values to show and to choose by, e.g. the epoch.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save as serialized
 
     folder.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder))
+    partial = folder / f".{name}"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
     try:
+        # Through memory: on a full disk the libraries' own writers raise anything but an OSError.
         for file, tensors in weights.items():
-            save_file({key: _own(value) for key, value in tensors.items()}, partial / f"{file}.safetensors")
+            content = serialized({key: _own(value) for key, value in tensors.items()})
+            (partial / f"{file}.safetensors").write_bytes(content)
         if state is not None:
-            torch.save(dict(state), partial / "state.pt")
+            (partial / "state.pt").write_bytes(_pickled(state))
         files = {path.name: _described(path) for path in sorted(partial.iterdir())}
         write_json(partial / MANIFEST, {"format": FORMAT, **facts, "files": files})
         for path in partial.iterdir():
-            _synced(path)
+            synced(path)
         target = folder / name
         if target.exists():
             shutil.rmtree(target)
         partial.rename(target)
-        _synced(folder)
+        synced(folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -71,57 +77,80 @@ def read_facts(checkpoint: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: it is missing, of another format, or a file was altered.
     """
-    try:
-        manifest: dict[str, Any] = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"no checkpoint in {checkpoint}: {error}") from error
+    manifest = _read_object(checkpoint / MANIFEST)
     if manifest.get("format") != FORMAT:
         raise CheckpointError(f"{checkpoint} has format {manifest.get('format')}; this version reads {FORMAT}")
-    for name, expected in manifest["files"].items():
+    for name, expected in manifest.get("files", {}).items():
         path = checkpoint / name
-        if not path.is_file() or _described(path) != expected:
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing; use another checkpoint")
+        if _described(path) != expected:
             raise CheckpointError(f"{path} is damaged (size or sha256 differ from {MANIFEST}); use another checkpoint")
     return manifest
 
 
 def read_weights(checkpoint: Path, file: str) -> dict[str, Tensor]:
     """Return the state dict in one file of a checkpoint, on the CPU."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    return dict(load_file(checkpoint / f"{file}.safetensors"))
+    path = checkpoint / f"{file}.safetensors"
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from error
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
     """Return what resuming needs; tensors and plain values only, nothing is executed."""
-    state: dict[str, Any] = torch.load(checkpoint / "state.pt", map_location="cpu", weights_only=True)
+    path = checkpoint / "state.pt"
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise CheckpointError(
+            f"cannot read {path} (tensors and plain values are read, nothing else): {error}"
+        ) from error
     return state
 
 
 def read_index(folder: Path) -> dict[str, str]:
-    """Return which checkpoint is the ``last`` and which the ``best``; empty if there is none."""
+    """Return which checkpoint is the ``last`` and which the ``best``; empty if there is none.
+
+    Raises:
+        CheckpointError: the index is damaged, or missing beside checkpoints.
+    """
     path = folder / INDEX
-    if not path.is_file():
+    if not path.is_file() and not _checkpoints(folder):
         return {}
-    index: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+    index = _read_object(path)
+    if "last" not in index:
+        raise CheckpointError(f"{path} names no last checkpoint")
     return index
 
 
 def write_index(folder: Path, index: Mapping[str, str], keep: int) -> None:
     """Point to the last and the best checkpoint, then remove all but these and the ``keep`` newest."""
     write_json(folder / INDEX, dict(index))
-    _synced(folder)
-    spare = [path.parent for path in folder.glob(f"[!.]*/{MANIFEST}") if path.parent.name not in index.values()]
+    synced(folder)
+    spare = [path for path in _checkpoints(folder) if path.name not in index.values()]
     spare.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    for path in spare[keep - 1 :]:
+    unfinished = [path for path in folder.glob(".*") if path.is_dir()]  # of a process that was killed
+    for path in spare[keep - 1 :] + unfinished:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def write_json(path: Path, value: Any) -> None:  # noqa: ANN401
-    """Write a JSON file whole or not at all."""
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    _synced(partial)
-    partial.replace(path)
+def _checkpoints(folder: Path) -> list[Path]:
+    return [path.parent for path in folder.glob(f"[!.]*/{MANIFEST}")]
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} is damaged: it holds no JSON object")
+    return value
 
 
 def _own(value: Tensor) -> Tensor:
@@ -134,9 +163,7 @@ def _described(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": digest}
 
 
-def _synced(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _pickled(state: Mapping[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    return buffer.getvalue()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from dyart.engine.fit import Training
 
-COLUMNS = (("epoch", 6), ("phase", 8), ("loss", 9), ("clean", 7), ("robust", 7), ("used", 6), ("margin", 8), ("s", 6))
+COLUMNS = (("epoch", 9), ("phase", 8), ("loss", 9), ("clean", 7), ("robust", 7), ("used", 6), ("margin", 8), ("s", 6))
 
 
 class Display(Callback):
@@ -30,14 +30,16 @@ class Display(Callback):
 
     def on_start(self, training: "Training") -> None:
         """Print what will be done, and begin the bar."""
+        from rich.markup import escape
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         config = training.config
         self.console.print(
-            f"[bold]{self.title or config.recipe or 'training'}[/]: {config.method['name']} on {training.data.name}, "
-            f"{config.model.name} ({config.model.normalization} norm), {training.epochs} epochs of "
-            f"{len(training.loader)} steps, {training.fabric.device}"
-            + (f", from epoch {training.position.epoch}" if training.steps_done else "")
+            f"[bold]{escape(self.title or config.recipe or 'training')}[/]: {config.method['name']} on "
+            f"{escape(training.data.name)}, {config.model.name} ({config.model.normalization} norm), "
+            f"{training.epochs} epochs of {len(training.loader)} steps, {training.fabric.device}"
+            + (f", from step {training.steps_done}" if training.steps_done else ""),
+            soft_wrap=True,
         )
         self.console.print(" ".join(f"{name:>{width}}" for name, width in COLUMNS), style="dim")
         self.progress = Progress(
@@ -84,9 +86,9 @@ class Display(Callback):
         """Take the bar away and say where the results are."""
         self.progress.stop()
         if training.folder is not None and training.index.get("best"):
-            self.console.print(
-                f"best by validation: epoch {training.best_epoch} (*), {training.folder / 'checkpoints'}", style="dim"
-            )
+            place = training.folder / "checkpoints" / training.index["best"]
+            words = f"best by validation: epoch {training.best_epoch} (*), {place}"
+            self.console.print(words, style="dim", markup=False, soft_wrap=True)
 
 
 def _percent(value: float | None) -> str:

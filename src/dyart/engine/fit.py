@@ -1,31 +1,32 @@
 """The training loop: burn-in, then the method; validation and a checkpoint after every epoch."""
 
-import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dyart.data.loader import Loader
+from dyart.data import draws
+from dyart.data.loader import Batch, Loader
 from dyart.data.sets import DataSet
-from dyart.engine import checkpoint as store
+from dyart.engine import state
 from dyart.engine.averaging import WeightAverage
 from dyart.engine.callbacks import Callback
 from dyart.engine.fabric import Fabric
-from dyart.engine.metrics import Meter, MetricsFile, Record, read_metrics
+from dyart.engine.metrics import Meter, MetricsFile, Record
 from dyart.engine.optimizer import make_optimizer
+from dyart.engine.phases import Phase, Position, phases_of
 from dyart.engine.schedules import rates
+from dyart.engine.seeds import seeding
+from dyart.engine.signals import on_signals
 from dyart.engine.steps import Stepper
 from dyart.engine.validation import Validation
 from dyart.engine.views import Views
 from dyart.methods.base import Method
-from dyart.methods.natural import Natural
-from dyart.recipes.config import Config, Optim
+from dyart.recipes.config import Config
 
 # Share of a phase in which the average follows the weights.
 AVERAGING_WARMUP = 0.025
@@ -33,26 +34,6 @@ AVERAGING_WARMUP = 0.025
 
 class TrainingError(RuntimeError):
     """The training ended before its time; the message says why, and what was kept."""
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A stretch of epochs with one method and one schedule."""
-
-    name: str
-    method: Method[Any]
-    optim: Optim
-    first: int
-    epochs: int
-
-
-@dataclass
-class Position:
-    """Where a training is: the next step to take."""
-
-    epoch: int = 0
-    step: int = 0
-    """In the epoch."""
 
 
 class Training:
@@ -64,6 +45,7 @@ class Training:
         model: the network, on the device.
         method: what is trained on after the burn-in.
         fabric: device and precision.
+        loader: the batches that are trained on.
         folder: of the run; None: nothing is written.
         callbacks: listeners.
         compile: compile the network and capture the crafting.
@@ -84,23 +66,22 @@ class Training:
         """Get ready; nothing is trained yet."""
         self.config, self.data, self.model, self.method, self.fabric = config, data, model, method, fabric
         self.loader, self.folder, self.callbacks, self.compile = loader, folder, list(callbacks), compile
-        optim, burn_in = config.optim, config.train.burn_in
-        natural = replace(optim, schedule="constant", lr=optim.burn_in_lr or optim.lr, clip=optim.burn_in_clip)
-        self.phases = [Phase("train", method, optim, burn_in, config.train.epochs)]
-        if burn_in:
-            self.phases.insert(0, Phase("burn-in", Natural(), natural, 0, burn_in))
-        self.epochs = burn_in + config.train.epochs
-        self.average = WeightAverage(model, optim.average, optim.averaging)
+        self.phases = phases_of(config, method)
+        self.epochs = sum(phase.epochs for phase in self.phases)
+        self.average = WeightAverage(model, config.optim.average, config.optim.averaging)
         self.validation = Validation(data, fabric, self.average.model, config, compile)
         self.views = Views(model, compile)
         self.position, self.best, self.best_epoch = Position(), (-1.0, -1.0), -1
         self.means, self.window = Meter(), Meter()
         self.bad_step = torch.full((), -1, dtype=torch.int64, device=fabric.device)
+        # On a GPU to look at every step's loss would be to wait for it.
+        self.waits = fabric.device.type != "cpu"
         self.stop_reason = ""
         self.index: dict[str, str] = {}
         self.history: list[Record] = []
         self.metrics: MetricsFile | None = None
-        self._begin(self.phases[0])
+        self.lines = 0
+        self.begin(self.phases[0])
 
     @property
     def steps_done(self) -> int:
@@ -108,23 +89,28 @@ class Training:
         return self.position.epoch * len(self.loader) + self.position.step
 
     def run(self) -> "Training":
-        """Train to the end and return self.
+        """Train to the end and return self. Torch's generators are left as they were.
 
         Raises:
-            TrainingError: a loss that is not finite, or a signal to stop; the last good checkpoint is kept.
+            TrainingError: a loss that is not finite, a full disk, or a signal to stop; the last good checkpoint is
+                kept.
         """
-        if self.folder is not None:
-            path = self.folder / "metrics.jsonl"
-            self.metrics = MetricsFile(path, self.steps_done or None)
-            self.history = [record for record in read_metrics(path) if record["kind"] == "epoch"]
-        self._tell("on_start")
         try:
-            with _signals(self):
-                while self.position.epoch < self.epochs and not self._patience_lost():
-                    self._epoch()
-        finally:
-            self._tell("on_end")
+            self._run()
+        except OSError as error:
+            place = error.filename or self.folder or "a callback"
+            raise TrainingError(
+                f"{error.strerror or error} ({place}) at step {self.steps_done}; {self._kept()}"
+            ) from error
         return self
+
+    def resume(self) -> bool:
+        """Go on from the last checkpoint of the folder; False: there is none yet, and nothing has changed.
+
+        Raises:
+            CheckpointError: it is damaged, or does not fit the configuration.
+        """
+        return state.restore(self)
 
     def begin_from(self, weights: Mapping[str, Tensor]) -> "Training":
         """Begin with these weights instead of random ones, e.g. those of a burn-in, and return self.
@@ -132,10 +118,13 @@ class Training:
         Raises:
             TrainingError: they belong to another network.
         """
-        try:
-            self.model.load_state_dict(dict(weights))
-        except RuntimeError as error:
-            raise TrainingError(f"the weights to begin with do not fit the network: {error}") from error
+        own = self.model.state_dict()
+        for name in {**own, **weights}:
+            if (here := _shape(own, name)) != (there := _shape(weights, name)):
+                raise TrainingError(
+                    f"the weights to begin with are of another network: {name} is {there} there, {here} here"
+                )
+        self.model.load_state_dict(dict(weights))
         self.average.restart()
         return self
 
@@ -143,7 +132,7 @@ class Training:
         """Return the phase of an epoch."""
         return next(phase for phase in reversed(self.phases) if epoch >= phase.first)
 
-    def _begin(self, phase: Phase) -> None:
+    def begin(self, phase: Phase) -> None:
         """Start a phase with a new optimizer and, after a burn-in, from its averaged weights."""
         if phase.first > 0:
             self.model.load_state_dict(self.average.model.state_dict())
@@ -153,23 +142,36 @@ class Training:
         capture = self.compile and self.fabric.device.type == "cuda"
         self.stepper = Stepper(self.fabric, self.views, phase.method, capture, self.config.train.accumulate)
 
-    def _epoch(self) -> None:
+    def _run(self) -> None:
+        if self.folder is not None:
+            self.metrics = MetricsFile(self.folder / "metrics.jsonl", self.lines)
+            self.history = [record for record in self.metrics.kept if record["kind"] == "epoch"]
+        with ExitStack() as stack:
+            seed = stack.enter_context(seeding(self.fabric.device))
+            stack.enter_context(on_signals(self._wish_to_stop))
+            for callback in self.callbacks:
+                callback.on_start(self)
+                stack.callback(callback.on_end, self)
+            while self.position.epoch < self.epochs and not self._patience_lost():
+                self._epoch(seed)
+
+    def _epoch(self, seed: Callable[[int], None]) -> None:
         phase, started = self.phase(self.position.epoch), time.monotonic()
-        if self.position.epoch == phase.first > 0 and self.position.step == 0:
-            self._begin(phase)
         if self.position.step == 0:
             self.means = Meter()
+            if self.position.epoch == phase.first > 0:
+                self.begin(phase)
         for batch in self.loader.epoch(self.position.epoch, self.position.step):
+            seed(draws.key(self.config.seed, "network", self.steps_done))
             self._step(phase, batch)
             if self.stop_reason:
-                self._save(best=False, name=f"step-{self.steps_done:08d}")
-                raise TrainingError(f"{self.stop_reason}: saved at step {self.steps_done}; --resume goes on from there")
+                self._stop()
         self._check_finite()
         trained = time.monotonic() - started
         self.position = Position(self.position.epoch + 1, 0)
         self._finish_epoch(phase, trained, time.monotonic())
 
-    def _step(self, phase: Phase, batch: Any) -> None:  # noqa: ANN401
+    def _step(self, phase: Phase, batch: Batch) -> None:
         in_phase = self.steps_done - phase.first * len(self.loader)
         total = phase.epochs * len(self.loader)
         now = rates(phase.optim, in_phase, total, len(self.loader))
@@ -182,45 +184,35 @@ class Training:
         self.average.update(AVERAGING_WARMUP * total)
         self.position.step += 1
         self._note(metrics | {"loss": loss, "gradient_norm": norm})
-        self._tell("on_step")
+        for callback in self.callbacks:
+            callback.on_step(self)
         if self.steps_done % self.config.train.log_every == 0:
             self._check_finite()
-            self._record({"kind": "step", "epoch": self.position.epoch, "step": self.steps_done, "lr": now.lr})
+            where = {"kind": "step", "epoch": self.position.epoch + 1, "step": self.steps_done, "lr": now.lr}
+            self._record(where | self.window.means())
+            self.window = Meter()
 
     def _note(self, metrics: dict[str, Tensor]) -> None:
         bad = ~metrics["loss"].isfinite() | ~metrics["gradient_norm"].isfinite()
         self.bad_step = torch.where(bad & (self.bad_step < 0), self.steps_done, self.bad_step)
         self.means.add(metrics)
         self.window.add(metrics)
-        if self.fabric.device.type == "cpu":
+        if not self.waits:
             self._check_finite()
 
     def _record(self, record: Record) -> None:
-        if record["kind"] == "step":
-            record |= self.window.means()
-            self.window = Meter()
-        else:
+        if record["kind"] == "epoch":
             self.history.append(record)
         if self.metrics is not None:
             self.metrics.write(record)
-        self._tell("on_record", record)
-
-    def _check_finite(self) -> None:
-        step = int(self.bad_step)
-        if step < 0:
-            return
-        kept = f"the last good checkpoint is {self.index['last']}" if self.index else "no checkpoint was written yet"
-        raise TrainingError(
-            f"loss or gradient of step {step} (epoch {(step - 1) // len(self.loader)}) is not finite; {kept}. Usual "
-            "causes: a learning rate that is too high (halve optim.lr), no clipping (set optim.clip 1.0), images that "
-            "are not finite"
-        )
+        for callback in self.callbacks:
+            callback.on_record(self, record)
 
     def _finish_epoch(self, phase: Phase, train_seconds: float, started: float) -> None:
         done = self.position.epoch
         record: Record = {"kind": "epoch", "epoch": done, "phase": phase.name, "step": self.steps_done}
         record |= self.means.means()
-        last = done in (phase.first + phase.epochs, self.epochs)
+        last = done in (phase.first + phase.epochs, self.epochs) or self._patience_lost()
         better = False
         if last or done % self.config.eval.every == 0:
             measured = self.validation()
@@ -232,83 +224,36 @@ class Training:
         record |= {"best": better, "train_seconds": train_seconds, "validation_seconds": time.monotonic() - started}
         self._record(record)
         if self.folder is not None and (better or last or done % self.config.train.checkpoint_every == 0):
-            self._save(better, f"epoch-{done:04d}", record)
-
-    def _save(self, best: bool, name: str, record: Record | None = None) -> None:
-        if self.folder is None:
-            return
-        state = {
-            "epoch": self.position.epoch,
-            "step": self.position.step,
-            "best": list(self.best),
-            "best_epoch": self.best_epoch,
-            "updates": self.average.updates,
-            "optimizer": self.optimizer.state_dict(),
-            "method": self.method.state_dict(),
-            "means": self.means.state_dict(),
-            "window": self.window.state_dict(),
-        }
-        weights = {"model": self.model.state_dict(), "averaged": self.average.model.state_dict()}
-        facts = {"epoch": self.position.epoch, "step": self.steps_done, "record": record}
-        folder = self.folder / "checkpoints"
-        store.save(folder, name, weights, state, facts)
-        self.index = {**self.index, "last": name} | ({"best": name} if best else {})
-        store.write_index(folder, self.index, self.config.train.keep)
-
-    def resume(self) -> "Training":
-        """Go on from the last checkpoint of the folder, and return self.
-
-        Raises:
-            CheckpointError: there is none, or it is damaged.
-        """
-        assert self.folder is not None
-        folder = self.folder / "checkpoints"
-        self.index = store.read_index(folder)
-        if not self.index:
-            raise store.CheckpointError(f"{folder} has no checkpoint to resume from: train without --resume")
-        last = folder / self.index["last"]
-        store.read_facts(last)
-        state = store.read_state(last)
-        self.position = Position(state["epoch"], state["step"])
-        finished = self.position.epoch >= self.epochs
-        phase = self.phase(self.position.epoch - 1 if finished else self.position.epoch)
-        fresh = self.position.epoch == phase.first and self.position.step == 0
-        if phase is not self.phases[0] and not fresh:
-            self._begin(phase)
-        self.model.load_state_dict(store.read_weights(last, "model"))
-        self.average.model.load_state_dict(store.read_weights(last, "averaged"))
-        self.average.updates = state["updates"]
-        if not fresh:
-            self.optimizer.load_state_dict(state["optimizer"])
-        self.method.load_state_dict(state["method"])
-        self.means.load_state_dict(state["means"], self.fabric.device)
-        self.window.load_state_dict(state["window"], self.fabric.device)
-        self.best, self.best_epoch = (state["best"][0], state["best"][1]), state["best_epoch"]
-        return self
+            state.save(self, f"epoch-{done:04d}", better, record)
 
     def _patience_lost(self) -> bool:
         patience = self.config.train.early_stop
         return patience is not None and self.best_epoch >= 0 and self.position.epoch - self.best_epoch >= patience
 
-    def _tell(self, moment: str, *details: Any) -> None:  # noqa: ANN401
-        for callback in self.callbacks:
-            getattr(callback, moment)(self, *details)
+    def _wish_to_stop(self, reason: str) -> None:
+        self.stop_reason = reason
+
+    def _stop(self) -> None:
+        self._check_finite()
+        if self.folder is not None:
+            state.save(self, f"step-{self.steps_done:08d}", best=False)
+        raise TrainingError(f"{self.stop_reason} after step {self.steps_done}; {self._kept()}")
+
+    def _check_finite(self) -> None:
+        step = int(self.bad_step)
+        if step >= 0:
+            raise TrainingError(
+                f"loss or gradient of step {step} (epoch {(step - 1) // len(self.loader) + 1}) is not finite; "
+                f"{self._kept()}. Usual causes: a learning rate that is too high (halve optim.lr), no clipping (set "
+                "optim.clip 1.0), images that are not finite"
+            )
+
+    def _kept(self) -> str:
+        if self.folder is None or not self.index:
+            return "no checkpoint was written yet"
+        last = self.folder / "checkpoints" / self.index["last"]
+        return f"the last good checkpoint is {last}, --resume goes on from there"
 
 
-@contextmanager
-def _signals(training: Training) -> Iterator[None]:
-    """Turn the first Ctrl-C or SIGTERM into a stop after the current step; a second one stops at once."""
-
-    def stop(number: int, _: object) -> None:
-        training.stop_reason = f"stopped by {signal.Signals(number).name}"
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-
-    try:
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread
-        before = {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _shape(weights: Mapping[str, Tensor], name: str) -> str:
+    return "x".join(str(size) for size in weights[name].shape) or "a number" if name in weights else "missing"

@@ -1,11 +1,13 @@
 """Loggers of the field as callbacks: CSV and TensorBoard through Fabric, W&B and MLflow through their own packages."""
 
 import dataclasses
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dyart.engine.callbacks import Callback
+from dyart.engine.files import write_whole
 from dyart.engine.metrics import Record
 from dyart.recipes.config import Logger
 
@@ -47,14 +49,29 @@ def make_loggers(names: Sequence[Logger], folder: Path, config: dict[str, Any]) 
 
 
 class FabricLogger(Callback):
-    """Sends every record to a logger with ``log_metrics`` and ``finalize``."""
+    """Sends every epoch to a logger with ``log_metrics`` and ``finalize``.
 
-    def __init__(self, logger: Any) -> None:  # noqa: ANN401
-        """Wrap the logger."""
-        self.logger = logger
+    A resumed run begins its log anew, with the epochs that are done: what a killed process wrote after its last
+    checkpoint happens again.
+
+    Args:
+        make: makes the logger.
+        folder: where it writes.
+    """
+
+    def __init__(self, make: Callable[[], Any], folder: Path) -> None:
+        """Make nothing yet."""
+        self.make, self.folder = make, folder
+
+    def on_start(self, training: "Training") -> None:
+        """Make the logger, and log what is done already."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.logger = self.make()
+        for record in training.history:
+            self.on_record(training, record)
 
     def on_record(self, training: "Training", record: Record) -> None:
-        """Log the epoch's numbers: Fabric's CSV logger wants the same columns all the time."""
+        """Log the epoch's numbers."""
         if record["kind"] == "epoch":
             self.logger.log_metrics(_numbers(record), record["step"])
 
@@ -67,10 +84,14 @@ class WandbLogger(Callback):
     """Sends every record to Weights & Biases."""
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        """Begin a run there."""
+        """Begin a run there, or go on with the one of a resumed training."""
         import wandb
 
-        self.run = wandb.init(project="dyart", name=folder.name, dir=str(folder), config=config, resume="allow")
+        known, place = _known_as(folder / ".wandb-run"), str(folder)
+        self.run = wandb.init(
+            project="dyart", name=folder.name, dir=place, config=config, id=known, resume="allow" if known else None
+        )
+        write_whole(folder / ".wandb-run", self.run.id)
 
     def on_record(self, training: "Training", record: Record) -> None:
         """Log all numbers of a record."""
@@ -85,12 +106,13 @@ class MlflowLogger(Callback):
     """Sends every record to MLflow."""
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        """Begin a run there."""
+        """Begin a run there, or go on with the one of a resumed training."""
         import mlflow
 
         self.mlflow = mlflow
         mlflow.set_experiment("dyart")
-        mlflow.start_run(run_name=folder.name)
+        run = mlflow.start_run(run_id=_known_as(folder / ".mlflow-run"), run_name=folder.name)
+        write_whole(folder / ".mlflow-run", run.info.run_id)
         mlflow.log_dict(config, "config.json")
 
     def on_record(self, training: "Training", record: Record) -> None:
@@ -105,8 +127,8 @@ class MlflowLogger(Callback):
 
 
 def _csv(folder: Path, config: dict[str, Any]) -> Callback:
-    loggers = _fabric_loggers()
-    return FabricLogger(loggers.CSVLogger(str(folder), name="", version="csv", flush_logs_every_n_steps=1))
+    make = _fabric_loggers().CSVLogger
+    return FabricLogger(lambda: make(str(folder), name="", version="csv", flush_logs_every_n_steps=1), folder / "csv")
 
 
 def _tensorboard(folder: Path, config: dict[str, Any]) -> Callback | None:
@@ -114,7 +136,8 @@ def _tensorboard(folder: Path, config: dict[str, Any]) -> Callback | None:
         import tensorboard  # noqa: F401
     except ImportError:
         return None
-    return FabricLogger(_fabric_loggers().TensorBoardLogger(str(folder), name="", version="tensorboard"))
+    make = _fabric_loggers().TensorBoardLogger
+    return FabricLogger(lambda: make(str(folder), name="", version="tensorboard"), folder / "tensorboard")
 
 
 def _wandb(folder: Path, config: dict[str, Any]) -> Callback:
@@ -125,12 +148,15 @@ def _mlflow(folder: Path, config: dict[str, Any]) -> Callback:
     return _needs("mlflow", lambda: MlflowLogger(folder, config))
 
 
-def _needs(package: str, make: Any) -> Callback:  # noqa: ANN401
+def _needs(package: str, make: Callable[[], Callback]) -> Callback:
     try:
-        logger: Callback = make()
+        return make()
     except ImportError as error:
         raise ImportError(f"the logger {package!r} needs its package: pip install {package}") from error
-    return logger
+
+
+def _known_as(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
 def _fabric_loggers() -> Any:  # noqa: ANN401

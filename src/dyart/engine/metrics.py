@@ -1,13 +1,13 @@
 """Means of what a method logs, kept on the device; and the run's ``metrics.jsonl``."""
 
 import json
-import math
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from dyart.engine.files import write_whole
 
 Record = dict[str, Any]
 
@@ -17,58 +17,54 @@ class Meter:
 
     def __init__(self) -> None:
         """Begin empty."""
-        self.names: list[str] = []
-        self.sums: Tensor | None = None
-        self.counts: Tensor | None = None
+        # Sums and counts, [2, values], of every set of names: most methods log the same names at every step.
+        self.totals: dict[tuple[str, ...], Tensor] = {}
 
     def add(self, metrics: dict[str, Tensor]) -> None:
         """Take in one step's values."""
-        values = torch.stack([value.detach().float() for value in metrics.values()])
+        names, values = tuple(metrics), torch.stack([value.detach().float() for value in metrics.values()])
         finite = values.isfinite()
-        if self.sums is None or self.counts is None:
-            self.names = list(metrics)
-            self.sums, self.counts = torch.zeros_like(values, dtype=torch.float64), torch.zeros_like(values)
-        self.sums += torch.where(finite, values, 0.0)
-        self.counts += finite
+        added = torch.stack([torch.where(finite, values, 0.0), finite]).double()
+        self.totals[names] = self.totals[names] + added if names in self.totals else added
 
     def means(self) -> dict[str, float | None]:
         """Return the means so far (None where there was no value): one host synchronisation."""
-        if self.sums is None or self.counts is None:
-            return {}
-        means = (self.sums / self.counts).tolist()
-        return {name: _short(mean) for name, mean in zip(self.names, means, strict=True)}
+        sums: dict[str, float] = {}
+        counts: dict[str, float] = {}
+        for names, total in self.totals.items():
+            for name, value, count in zip(names, *total.tolist(), strict=True):
+                sums[name], counts[name] = sums.get(name, 0.0) + value, counts.get(name, 0.0) + count
+        return {name: float(f"{sums[name] / counts[name]:.6g}") if counts[name] else None for name in sums}
 
     def state_dict(self) -> dict[str, Any]:
         """Return sums and counts."""
-        empty = torch.zeros(0)
-        return {
-            "names": list(self.names),
-            "sums": empty if self.sums is None else self.sums.cpu(),
-            "counts": empty if self.counts is None else self.counts.cpu(),
-        }
+        return {"names": [list(names) for names in self.totals], "totals": [t.cpu() for t in self.totals.values()]}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Take them back."""
-        self.names = list(state["names"])
-        self.sums = state["sums"].to(device) if self.names else None
-        self.counts = state["counts"].to(device) if self.names else None
+        pairs = zip(state["names"], state["totals"], strict=True)
+        self.totals = {tuple(names): total.to(device) for names, total in pairs}
 
 
 class MetricsFile:
-    """``metrics.jsonl``: one line per record, each written at once."""
+    """``metrics.jsonl``: one line per record, each written at once.
 
-    def __init__(self, path: Path, up_to_step: int | None = None) -> None:
-        """Begin anew, or go on after the records up to a step (what came later happens again)."""
-        self.path = path
-        kept = [] if up_to_step is None else [r for r in read_metrics(path) if r["step"] <= up_to_step]
-        partial = path.with_name(f".{path.name}.part")
-        partial.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
-        os.replace(partial, path)
+    Args:
+        path: of the file.
+        lines: keep the first so many records of an earlier run, which is resumed; what came later happens again.
+    """
+
+    def __init__(self, path: Path, lines: int = 0) -> None:
+        """Begin anew, or go on."""
+        self.path, self.kept = path, read_metrics(path)[:lines] if lines else []
+        self.lines = len(self.kept)
+        write_whole(path, "".join(json.dumps(record) + "\n" for record in self.kept))
 
     def write(self, record: Record) -> None:
         """Append a record."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
+        self.lines += 1
 
 
 def read_metrics(path: Path) -> list[Record]:
@@ -82,7 +78,3 @@ def read_metrics(path: Path) -> list[Record]:
         except json.JSONDecodeError:
             break
     return records
-
-
-def _short(value: float) -> float | None:
-    return float(f"{value:.6g}") if math.isfinite(value) else None

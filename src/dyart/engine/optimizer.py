@@ -5,15 +5,19 @@ from torch import nn
 
 from dyart.recipes.config import Optim
 
-_NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm2d)
+_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 def decay_groups(model: nn.Module, weight_decay: float, decay_all: bool = False) -> list[dict[str, object]]:
     """Return the optimizer's groups: weights with decay, norm parameters and biases without."""
     plain: list[nn.Parameter] = []
     decayed: list[nn.Parameter] = []
+    seen: set[nn.Parameter] = set()  # two layers may share one
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
+            if parameter in seen:
+                continue
+            seen.add(parameter)
             spared = not decay_all and (isinstance(module, _NORMS) or name.endswith("bias"))
             (plain if spared else decayed).append(parameter)
     groups = [{"params": decayed, "weight_decay": float(weight_decay)}, {"params": plain, "weight_decay": 0.0}]

@@ -19,6 +19,7 @@ from dyart.data.sets import DataSet
 from dyart.engine import checkpoint as store
 from dyart.engine.callbacks import Callback
 from dyart.engine.fabric import Fabric, make_fabric
+from dyart.engine.files import write_json, write_whole
 from dyart.engine.fit import Training
 from dyart.engine.views import wants_compile
 from dyart.models import build
@@ -39,23 +40,22 @@ def train(
 
     Args:
         config: everything resolved (``dyart.recipes.resolve``).
-        resume: go on from the folder's last checkpoint.
+        resume: go on from the folder's last checkpoint; with another configuration than it has, that one is kept.
         callbacks: listeners, such as a display.
         data: the set, if it is loaded already.
 
     Raises:
-        RunError: the folder holds another run, or none to resume.
+        RunError: the folder holds another run, or none to resume, or cannot be written to.
         TrainingError: the training stopped early.
     """
     folder = default_folder(config)
     config = replace(config, out=str(folder))
-    _claim(folder, config, resume)
+    _check_folder(folder, resume)
     training = prepare(config, folder, callbacks, data)
-    store.write_json(folder / ENVIRONMENT, environment(config, training.fabric))
-    if resume:
-        training.resume()
-    elif config.train.burn_in_from is not None:
+    # A run that ended before its first checkpoint is resumed from the beginning.
+    if not (resume and training.resume()) and config.train.burn_in_from is not None:
         training.begin_from(averaged_weights(Path(config.train.burn_in_from)))
+    _claim(folder, training)
     return training.run()
 
 
@@ -136,18 +136,24 @@ def environment(config: Config, fabric: Fabric) -> dict[str, Any]:
     }
 
 
-def _claim(folder: Path, config: Config, resume: bool) -> None:
-    """Make the run's folder, or see that it holds the run to resume."""
-    exists = (folder / CONFIG).is_file()
+def _check_folder(folder: Path, resume: bool) -> None:
+    """See that the folder is free, or holds the run to resume. Writes nothing."""
+    try:
+        exists = (folder / CONFIG).is_file()
+    except OSError as error:
+        raise RunError(f"cannot read {folder}: {error.strerror}; choose another folder with --out") from error
     if resume and not exists:
         raise RunError(f"nothing to resume in {folder}: it has no {CONFIG}")
     if exists and not resume:
         raise RunError(f"{folder} holds a run already: --resume goes on with it, --out chooses another folder")
-    if resume:
-        return
+
+
+def _claim(folder: Path, training: Training) -> None:
+    """Make the run's folder, now that the training can begin: what failed before leaves nothing behind."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG).write_text(dump(config), encoding="utf-8")
+        write_whole(folder / CONFIG, dump(training.config))
+        write_json(folder / ENVIRONMENT, environment(training.config, training.fabric))
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from error
 
@@ -181,9 +187,12 @@ def _version(package: str) -> str | None:
 
 def _commit() -> str | None:
     """Return the commit of the source tree that is running, if it is one."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    here = Path(__file__).parent
+    if "site-packages" in here.parts:  # installed, perhaps inside a repository of something else
+        return None
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None

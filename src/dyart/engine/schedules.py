@@ -52,7 +52,7 @@ def one_cycle(peak: float, epoch: int, epochs: int) -> Rates:
         share = epoch / turn
         return Rates(_arc(peak * ONE_CYCLE_FIRST, peak, share), _arc(*ONE_CYCLE_MOMENTA, share))
     share = (epoch - max(turn, 0)) / max(epochs - 1 - max(turn, 0), 1)
-    return Rates(_arc(peak, peak * ONE_CYCLE_LAST, share), _arc(*reversed(ONE_CYCLE_MOMENTA), share))
+    return Rates(_arc(peak, peak * ONE_CYCLE_LAST, share), _arc(*ONE_CYCLE_MOMENTA[::-1], share))
 
 
 def _arc(first: float, last: float, share: float) -> float:

@@ -26,7 +26,7 @@ def frozen_view(model: nn.Module) -> nn.Module:
         shared[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
     for buffer in model.buffers():
         shared[id(buffer)] = buffer
-    return cast(nn.Module, copy.deepcopy(model, shared)).eval()
+    return copy.deepcopy(model, shared).eval()
 
 
 def compiled(model: nn.Module, on: bool) -> Model:

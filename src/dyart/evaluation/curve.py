@@ -14,9 +14,14 @@ def accuracy_from_margins(found: BoundaryPoints, radii: Sequence[float]) -> dict
     """Return the share of examples that are classified as labelled and have no found point within each radius.
 
     Margins come from a search, so each value is an upper bound of the true robust accuracy.
+
+    Raises:
+        ValueError: the margins are those of the soft boundary, which is crossed before the class changes.
     """
+    if found.boundary != "exact":
+        raise ValueError(f"robust accuracy needs margins of the exact boundary, got {found.boundary!r}")
     margin = found.margin.nan_to_num(nan=float("inf"))
-    return {radius: (found.correct & (margin > radius)).float().mean().item() for radius in radii}
+    return {radius: (found.inside & (margin > radius)).float().mean().item() for radius in radii}
 
 
 def accuracy_under_pgd(

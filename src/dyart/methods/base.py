@@ -103,7 +103,8 @@ def register(name: str) -> Callable[[M], M]:
     """Make a class known as the method ``name``."""
 
     def named(cls: M) -> M:
-        if name in _REGISTERED and _REGISTERED[name] is not cls:
+        # The same class again, from a reloaded module or a notebook's cell run twice, takes its own place.
+        if name in _REGISTERED and str(_REGISTERED[name]) != str(cls):
             raise ValueError(f"the method {name!r} is registered twice: {_REGISTERED[name]} and {cls}")
         cls.name = name
         _REGISTERED[name] = cls
@@ -130,16 +131,16 @@ def find(name: str) -> "type[Method[Any]]":
         module, _, attribute = name.partition(":")
         try:
             found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, ValueError) as error:
             raise ValueError(f"no method {name!r}: {error}") from error
         if not (inspect.isclass(found) and issubclass(found, Method)):
             raise ValueError(f"{name!r} is no subclass of dyart.methods.base.Method")
-        if not found.name:
+        if "name" not in vars(found):  # of its own: a subclass of AT is not "at"
             found.name = name
         return found
     methods = registered()
     if name not in methods:
         near = get_close_matches(name, methods, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         raise ValueError(f"no method {name!r}{hint} Known: {', '.join(methods)}, or package.module:Class")
     return methods[name]

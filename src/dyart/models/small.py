@@ -33,7 +33,9 @@ class SmallCNN(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits, ``[N, classes]``."""
         features = self.layers(self.normalize(x))
-        logits: Tensor = self.linear(F.adaptive_avg_pool2d(features, POOLED).flatten(1))
+        if features.shape[2:] != (POOLED, POOLED):
+            features = F.adaptive_avg_pool2d(features, POOLED)
+        logits: Tensor = self.linear(features.flatten(1))
         return logits
 
 

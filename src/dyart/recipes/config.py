@@ -15,6 +15,7 @@ Precision = Literal["fp32", "bf16"]
 Switch = Literal["auto", "on", "off"]
 Logger = Literal["csv", "tensorboard", "wandb", "mlflow"]
 Residency = Literal["auto", "device", "stream"]
+Attack = Literal["pgd", "margins", "none"]
 
 
 @dataclass
@@ -173,7 +174,8 @@ class Eval:
         norm: of radius and radii.
         every: epochs between two validations.
         radii: of the evaluation after training.
-        attack: of the evaluation after training: pgd or margins.
+        attack: of the evaluation after training: pgd (20 steps, margin loss), margins (one boundary search for all
+            radii), or none.
     """
 
     radius: float = 8 / 255
@@ -181,7 +183,7 @@ class Eval:
     norm: Literal["linf", "l2"] = "linf"
     every: int = 1
     radii: list[float] = field(default_factory=lambda: [2 / 255, 4 / 255, 8 / 255, 12 / 255, 16 / 255])
-    attack: str = "pgd"
+    attack: Attack = "pgd"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""

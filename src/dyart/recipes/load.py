@@ -132,6 +132,11 @@ def _text(recipe: str) -> tuple[str, str]:
             return path.read_text(encoding="utf-8"), path.stem
         except OSError as error:
             raise RecipeError(f"cannot read the recipe {path}: {error.strerror}") from error
+    if (path / "config.yaml").is_file():
+        raise RecipeError(
+            f"{recipe} is a run: --resume goes on with it, and {path / 'config.yaml'} as recipe with another --out "
+            "repeats it"
+        )
     packaged = resources.files("dyart.recipes") / f"{recipe}.yaml"
     if not packaged.is_file():
         near = get_close_matches(recipe, names(), 3, 0.5)

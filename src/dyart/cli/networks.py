@@ -1,0 +1,83 @@
+"""From what a user names on the command line to a network and the examples to measure it on."""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dyart.data import DataSet, load
+from dyart.data.loader import to_unit
+from dyart.engine.fabric import make_fabric
+from dyart.engine.run import CONFIG, RunError, averaged_weights, checkpoint_of, make_model, read_config
+from dyart.models import build
+
+
+def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torch.device, Path | None]:
+    """Return network (eval mode), data set, device, and the run's folder if there is one.
+
+    Either a run or a checkpoint is named (the averaged weights of its best epoch count), or ``--model`` with
+    ``--data`` and, for anything but random weights, ``--weights``.
+    """
+    device = make_fabric(options.device).device
+    if options.run_or_checkpoint is not None and options.model is None:
+        folder = run_folder(options.run_or_checkpoint)
+        config = read_config(folder)
+        root = Path(config.data.root) if config.data.root else None
+        data = load(options.data or config.data.name, root)
+        model = make_model(config, data)
+        _load(model, averaged_weights(options.run_or_checkpoint), str(options.run_or_checkpoint))
+        return model.to(device).eval(), data, device, folder
+    if options.model is None or options.data is None:
+        raise RunError("name a run or checkpoint, or a network with --model package.module:factory and --data NAME")
+    data = load(options.data)
+    model = build(options.model, len(data.classes), data.shape)
+    if options.weights is not None:
+        _load(model, read_weights(options.weights), str(options.weights))
+    return model.to(device).eval(), data, device, None
+
+
+def run_folder(place: Path) -> Path:
+    """Return the folder of the run that a path names: itself, or the one that its checkpoint lies in."""
+    checkpoint = checkpoint_of(place)
+    folder = checkpoint.parent.parent
+    if not (folder / CONFIG).is_file():
+        raise RunError(f"{place}: no {CONFIG} in {folder}; a checkpoint is read inside its run's folder")
+    return folder
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Return a state dict from a .safetensors file, or from a .pt file that holds tensors and nothing else."""
+    if not path.is_file():
+        raise RunError(f"no weights {path}")
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return dict(load_file(path))
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise RunError(
+            f"cannot read {path} as a state dict of tensors (it is read without executing code): {error}"
+        ) from error
+    state = state.get("state_dict", state) if isinstance(state, dict) else state
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise RunError(f"{path} holds no state dict: save it with torch.save(model.state_dict(), ...)")
+    return state
+
+
+def test_examples(data: DataSet, count: int | None, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the first ``count`` test examples, in [0, 1], and their labels, on the device."""
+    rows = slice(None, count)
+    inputs = to_unit(torch.from_numpy(np.array(data.test.images[rows])))
+    labels = torch.from_numpy(np.array(data.test.labels[rows], dtype=np.int64))
+    return inputs.to(device), labels.to(device)
+
+
+def _load(model: nn.Module, weights: dict[str, Tensor], name: str) -> None:
+    # 16-bit files are read into the network's own precision.
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise RunError(f"the weights in {name} do not fit the network: {error}") from error

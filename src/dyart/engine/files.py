@@ -1,0 +1,32 @@
+"""Small files, written whole or not at all."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_json(path: Path, value: Any) -> None:  # noqa: ANN401
+    """Write a JSON file whole or not at all."""
+    write_whole(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file whole or not at all; one that is there already stays until the new one is on the disk."""
+    partial = path.with_name(f".{path.name}.part")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        synced(partial)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def synced(path: Path) -> None:
+    """Return when a file or a folder's list of files is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,239 @@
+"""A run that ended before its time and was resumed is the run that did not."""
+
+import json
+import signal
+
+import pytest
+import torch
+from engine_cases import (
+    STEPS,
+    CrashAt,
+    CrashError,
+    SignalAt,
+    assert_same_run,
+    last_checkpoint,
+    last_state,
+    make_config,
+    numbers,
+)
+
+from dyart.engine import checkpoint as store
+from dyart.engine.callbacks import Callback
+from dyart.engine.fit import TrainingError
+from dyart.engine.run import train
+
+# Two epochs of burn-in and three of the method, three steps each; lines of metrics.jsonl every four steps.
+CASES = {
+    "natural": {"method": "natural"},
+    "at": {"method": "at"},
+    "dyart": {"method": "dyart"},
+    "accumulated": {"method": "dyart", "train_accumulate": 2},
+    "dropout": {"method": "natural", "model_name": "engine_networks:dropout"},
+    "clipped one-cycle": {
+        "method": "at",
+        "optim_clip": 0.1,
+        "optim_schedule": "one-cycle",
+        "optim_averaging": "released",
+    },
+}
+LONG = {"train_burn_in": 2}
+END = 5 * STEPS
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The uninterrupted run of every case, made once."""
+    made = {}
+
+    def run(case):
+        if case not in made:
+            made[case] = tmp_path_factory.mktemp("whole") / "run"
+            train(make_config(made[case], **LONG, **CASES[case]))
+        return made[case]
+
+    return run
+
+
+def test_two_runs_say_the_same(tmp_path, whole):
+    train(make_config(tmp_path / "again", **LONG, **CASES["dyart"]))
+    assert_same_run(tmp_path / "again", whole("dyart"))
+    records = numbers(whole("dyart"))
+    assert [r["step"] for r in records if r["kind"] == "step"] == [4, 8, 12]
+    assert [(r["epoch"], r["phase"]) for r in records if r["kind"] == "epoch"] == [
+        (1, "burn-in"),
+        (2, "burn-in"),
+        (3, "train"),
+        (4, "train"),
+        (5, "train"),
+    ]
+    # The comparison is worth something: the search finds points, and another seed gives other numbers.
+    assert all(r["used"] > 0 for r in records if r.get("phase") == "train")
+    train(make_config(tmp_path / "other", seed=4, **LONG, **CASES["dyart"]))
+    assert numbers(tmp_path / "other") != records
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("step", [5, 7, 11])
+def test_crash_and_resume(tmp_path, whole, case, step):
+    """In the burn-in, in the first step after it, and in the middle of the method's second epoch."""
+    folder = tmp_path / "run"
+    config = make_config(folder, **LONG, **CASES[case])
+    with pytest.raises(CrashError):
+        train(config, callbacks=[CrashAt(step)])
+    assert last_checkpoint(folder).name == f"epoch-{(step - 1) // STEPS:04d}"
+    resumed = train(config, resume=True)
+    assert resumed.steps_done == END
+    assert_same_run(folder, whole(case))
+
+
+@pytest.mark.parametrize("case", ["natural", "dyart", "accumulated", "dropout"])
+@pytest.mark.parametrize("step", [1, 3, 6, 7, 8, 15])
+def test_signal_and_resume(tmp_path, whole, case, step):
+    """After the first step, the last of an epoch, of the burn-in, after it, within an epoch, and the very last."""
+    folder = tmp_path / "run"
+    config = make_config(folder, **LONG, **CASES[case])
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(TrainingError, match=f"stopped by SIGTERM after step {step};.*step-0+{step}.*--resume"):
+        train(config, callbacks=[SignalAt(step)])
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert last_checkpoint(folder).name == f"step-{step:08d}"
+    train(config, resume=True)
+    assert_same_run(folder, whole(case))
+
+
+def test_many_interruptions(tmp_path, whole):
+    folder = tmp_path / "run"
+    config = make_config(folder, **LONG, **CASES["dyart"])
+    for step in range(1, END + 1):
+        with pytest.raises(TrainingError):
+            train(config, resume=step > 1, callbacks=[SignalAt(step)])
+    train(config, resume=True)
+    assert_same_run(folder, whole("dyart"))
+
+
+class CrashAfterRecord(Callback):
+    """Ends a training between the line of an epoch and its checkpoint."""
+
+    def on_record(self, training, record):
+        if record["kind"] == "epoch" and record["epoch"] == 3:
+            raise CrashError
+
+
+def test_a_line_without_its_checkpoint_is_not_written_twice(tmp_path, whole):
+    folder = tmp_path / "run"
+    config = make_config(folder, **LONG, **CASES["at"])
+    with pytest.raises(TrainingError):
+        train(config, callbacks=[SignalAt(3 * STEPS)])
+    with pytest.raises(CrashError):
+        train(config, resume=True, callbacks=[CrashAfterRecord()])
+    assert numbers(folder)[-1]["epoch"] == 3
+    train(config, resume=True)
+    assert_same_run(folder, whole("at"))
+
+
+def test_a_line_cut_short_and_a_checkpoint_half_written(tmp_path, whole):
+    folder = tmp_path / "run"
+    config = make_config(folder, **LONG, **CASES["at"])
+    with pytest.raises(CrashError):
+        train(config, callbacks=[CrashAt(8)])
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "step", "epo')
+    (folder / "checkpoints/.epoch-0003").mkdir()
+    (folder / "checkpoints/.epoch-0003/model.safetensors").write_bytes(b"half")
+    (folder / "checkpoints/.epoch-0009").mkdir()
+    train(config, resume=True)
+    assert_same_run(folder, whole("at"))
+    assert not list((folder / "checkpoints").glob(".*"))
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path):
+    folder = tmp_path / "run"
+    config = make_config(folder)
+    first = train(config)
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    again = train(config, resume=True)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
+    assert again.steps_done == first.steps_done == 3 * STEPS
+    assert again.history == first.history
+    assert (again.best, again.best_epoch) == (first.best, first.best_epoch)
+
+
+def test_before_the_first_checkpoint_a_resumed_run_begins_anew(tmp_path, whole):
+    folder = tmp_path / "run"
+    config = make_config(folder, **LONG, **CASES["at"])
+    with pytest.raises(CrashError):
+        train(config, callbacks=[CrashAt(2)])
+    assert not (folder / "checkpoints").exists()
+    train(config, resume=True)
+    assert_same_run(folder, whole("at"))
+
+
+def test_checkpoints_of_some_epochs_only(tmp_path):
+    settings = {"train_checkpoint_every": 3, "train_epochs": 5, "eval_every": 2}
+    train(make_config(tmp_path / "whole", "at", **settings))
+    config = make_config(tmp_path / "run", "at", **settings)
+    with pytest.raises(CrashError):
+        train(config, callbacks=[CrashAt(4 * STEPS + 2)])
+    train(config, resume=True)
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_network_with_batch_norm(tmp_path):
+    settings = {"data_name": "fashion-mini", "data_limit": 128, "model_name": "cnn", "train_batch_size": 64}
+    settings |= {"data_crop": 2, "data_flip": True, "eval_steps": 1, "train_epochs": 2}
+    train(make_config(tmp_path / "whole", "dyart", **settings))
+    config = make_config(tmp_path / "run", "dyart", **settings)
+    with pytest.raises(TrainingError):
+        train(config, callbacks=[SignalAt(3, signal.SIGINT)])
+    train(config, resume=True)
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.fixture
+def without_onednn():
+    """Not every (virtual) processor that says so can run its bf16 kernels."""
+    before = torch.backends.mkldnn.set_flags(False)[0]
+    yield
+    torch.backends.mkldnn.set_flags(before)
+
+
+@pytest.mark.usefixtures("without_onednn")
+def test_bf16(tmp_path):
+    settings = {"method": "at", "train_precision": "bf16"}
+    train(make_config(tmp_path / "whole", **settings))
+    config = make_config(tmp_path / "run", **settings)
+    with pytest.raises(CrashError):
+        train(config, callbacks=[CrashAt(5)])
+    train(config, resume=True)
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+    assert {tensor.dtype for tensor in last_state(tmp_path / "run").values()} == {torch.float32}
+    train(make_config(tmp_path / "fp32", "at"))
+    assert numbers(tmp_path / "fp32") != numbers(tmp_path / "whole")
+
+
+def test_torchs_generators_are_left_as_they_were(tmp_path):
+    before = torch.get_rng_state()
+    train(make_config(tmp_path / "run", model_name="engine_networks:dropout"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_a_network_draws_depends_on_the_seed_and_not_on_the_caller(tmp_path):
+    for name, seed, callers in (("a", 3, 0), ("b", 3, 1), ("c", 4, 0)):
+        torch.manual_seed(callers)
+        train(make_config(tmp_path / name, seed=seed, model_name="engine_networks:dropout"))
+    assert numbers(tmp_path / "a") == numbers(tmp_path / "b") != numbers(tmp_path / "c")
+
+
+def test_resuming_with_another_network_says_so(tmp_path):
+    train(make_config(tmp_path / "run"))
+    with pytest.raises(store.CheckpointError, match="epoch-0003 is of another network"):
+        train(make_config(tmp_path / "run", model_name="engine_networks:dropout"), resume=True)
+
+
+def test_more_epochs_are_kept_in_the_configuration(tmp_path):
+    folder = tmp_path / "run"
+    train(make_config(folder, optim_schedule="constant"))
+    train(make_config(folder, optim_schedule="constant", train_epochs=5), resume=True)
+    assert numbers(folder)[-1]["epoch"] == 5
+    assert "epochs: 5" in (folder / "config.yaml").read_text()
+    assert json.loads((last_checkpoint(folder) / store.MANIFEST).read_text())["step"] == 5 * STEPS

@@ -1,0 +1,255 @@
+"""A run's folder: how it begins, what it holds, what is refused."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from engine_cases import STEPS, make_config, numbers
+
+import dyart
+from dyart.cli import main
+from dyart.data import DataError, load
+from dyart.engine import run as engine_run
+from dyart.engine.callbacks import Callback
+from dyart.engine.checkpoint import CheckpointError
+from dyart.engine.fit import TrainingError
+from dyart.engine.metrics import Meter
+from dyart.engine.run import RunError, averaged_weights, prepare, read_config, train
+
+
+def test_what_a_run_holds(tmp_path):
+    folder = tmp_path / "a/b/run"
+    config = make_config(folder)
+    training = train(config)
+    assert {path.name for path in folder.iterdir()} == {
+        "config.yaml",
+        "environment.json",
+        "metrics.jsonl",
+        "checkpoints",
+    }
+    assert read_config(folder) == training.config == config
+    found = json.loads((folder / "environment.json").read_text())
+    assert (found["seed"], found["device"], found["threads"]) == (3, "cpu", torch.get_num_threads())
+    assert (
+        found["versions"]["torch"] == torch.__version__.split("+")[0] or found["versions"]["torch"] == torch.__version__
+    )
+    assert found["versions"]["dyart"]
+    assert found["python"] == ".".join(str(part) for part in sys.version_info[:3])
+
+
+def test_the_commit_of_the_source_tree(tmp_path):
+    tree = Path(dyart.__file__).parent
+    command = ["git", "-C", str(tree), "rev-parse", "HEAD"]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    commit = json.loads(json.dumps(engine_run.environment(make_config(tmp_path), prepare(make_config()).fabric)))[
+        "commit"
+    ]
+    if asked.returncode or "site-packages" in tree.parts:
+        assert commit is None
+    else:
+        assert commit.removesuffix("-dirty") == asked.stdout.strip()
+
+
+def test_without_git(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert engine_run._commit() is None
+
+
+def test_a_folder_with_a_run_is_refused(tmp_path):
+    train(make_config(tmp_path))
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    with pytest.raises(RunError, match=rf"{tmp_path} holds a run already: --resume .*--out"):
+        train(make_config(tmp_path))
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_nothing_to_resume(tmp_path):
+    with pytest.raises(RunError, match=f"nothing to resume in {tmp_path}"):
+        train(make_config(tmp_path), resume=True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"data_name": "cifar10"}, DataError, "dyart data get cifar10"),
+        ({"data_name": "nowhere/at/all.npz"}, DataError, "nowhere"),
+        ({"data_limit": 20}, ValueError, "batch size is 32, and there are 20 training images"),
+        ({"model_name": "no-such-network"}, ValueError, "no-such-network"),
+        ({"model_name": "engine_networks:missing"}, AttributeError, "missing"),
+        ({"train_device": "tpu"}, ValueError, "unknown device 'tpu'"),
+        ({"train_burn_in_from": "nowhere"}, RunError, "nowhere is neither a run with checkpoints nor a checkpoint"),
+    ],
+)
+def test_a_start_that_fails_leaves_nothing_behind(tmp_path, monkeypatch, settings, error, words):
+    monkeypatch.setenv("DYART_DATA", str(tmp_path / "data"))
+    with pytest.raises(error, match=words):
+        train(make_config(tmp_path / "run", **settings))
+    assert not (tmp_path / "run").exists()
+    train(make_config(tmp_path / "run", train_epochs=1))
+
+
+def test_a_file_in_the_way(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=rf"cannot (read|write to) {tmp_path}/file/run.*--out"):
+        train(make_config(tmp_path / "file/run"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.parametrize("mode", [0o000, 0o500])
+def test_a_folder_without_permission(tmp_path, mode):
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed").chmod(mode)
+    try:
+        with pytest.raises(RunError, match=r"cannot (read|write to) .*--out"):
+            train(make_config(tmp_path / "closed/run"))
+    finally:
+        (tmp_path / "closed").chmod(0o700)
+
+
+def test_permission_that_is_missing(tmp_path, monkeypatch):
+    """The same for root, whom no folder refuses."""
+
+    def refused(self, *_, **__):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    for name in ("is_file", "mkdir"):
+        with monkeypatch.context() as patch:
+            patch.setattr(engine_run, "load", lambda *_: None)
+            patch.setattr(engine_run, "prepare", lambda *_: None)
+            patch.setattr(Path, name, refused)
+            with pytest.raises(RunError, match=f"{tmp_path}/run: Permission denied; choose another folder with --out"):
+                train(make_config(tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def natural(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("natural") / "run"
+    train(make_config(folder, train_epochs=2))
+    return folder
+
+
+@pytest.mark.parametrize("place", ["run", "checkpoint"])
+def test_burn_in_from(tmp_path, natural, place):
+    source = natural if place == "run" else natural / "checkpoints/epoch-0002"
+    config = make_config(tmp_path / "run", "at", train_burn_in_from=str(source), optim_lr=1e-12, train_epochs=1)
+    training = train(config)
+    weights = averaged_weights(source)
+    for name, value in training.model.state_dict().items():
+        torch.testing.assert_close(value, weights[name])
+    assert training.history[0]["phase"] == "train"
+    fresh = prepare(make_config()).model.state_dict()
+    assert not all(torch.equal(fresh[name], value) for name, value in weights.items())
+
+
+def test_burn_in_from_is_there_after_a_crash_before_the_first_checkpoint(tmp_path, natural):
+    config = make_config(tmp_path / "run", "at", train_burn_in_from=str(natural))
+    train(config)
+
+    class Crash(Callback):
+        def on_step(self, training):
+            raise KeyError
+
+    config = make_config(tmp_path / "again", "at", train_burn_in_from=str(natural))
+    with pytest.raises(KeyError):
+        train(config, callbacks=[Crash()])
+    train(config, resume=True)
+    assert numbers(tmp_path / "again") == numbers(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"data_name": "moons"}, r"linear\.weight is 3x128 there, 2x128 here"),
+        ({"model_name": "engine_networks:dropout"}, "is missing there"),
+    ],
+)
+def test_burn_in_from_another_network(tmp_path, natural, settings, words):
+    with pytest.raises(TrainingError, match=f"the weights to begin with are of another network: .*{words}"):
+        train(make_config(tmp_path / "run", train_burn_in_from=str(natural), **settings))
+    assert not (tmp_path / "run").exists()
+
+
+def test_burn_in_from_a_damaged_checkpoint(tmp_path, natural):
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in (natural / "checkpoints/epoch-0002").iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    (copy / "averaged.safetensors").write_bytes(b"short")
+    with pytest.raises(CheckpointError, match=r"averaged\.safetensors is damaged"):
+        train(make_config(tmp_path / "run", train_burn_in_from=str(copy)))
+
+
+class Moments(Callback):
+    """Notes what it is told."""
+
+    def __init__(self, fails=False):
+        self.seen, self.fails = [], fails
+
+    def on_start(self, training):
+        self.seen.append("start")
+        if self.fails:
+            raise ImportError("pip install something")
+
+    def on_step(self, training):
+        self.seen.append(training.steps_done)
+
+    def on_record(self, training, record):
+        self.seen.append(record["kind"])
+
+    def on_end(self, training):
+        self.seen.append("end")
+
+
+def test_the_moments_of_a_training():
+    listener = Moments()
+    prepare(make_config(train_epochs=2), callbacks=[listener]).run()
+    assert listener.seen == ["start", 1, 2, 3, "epoch", 4, "step", 5, 6, "epoch", "end"]
+    assert 2 * STEPS == 6
+
+
+def test_a_callback_that_cannot_start_ends_those_that_did():
+    first, second, third = Moments(), Moments(fails=True), Moments()
+    with pytest.raises(ImportError):
+        prepare(make_config(), callbacks=[first, second, third]).run()
+    assert (first.seen, second.seen, third.seen) == (["start", "end"], ["start"], [])
+
+
+def test_data_that_is_loaded_already(tmp_path):
+    train(make_config(tmp_path / "one"))
+    train(make_config(tmp_path / "two"), data=load("three-blobs"))
+    assert numbers(tmp_path / "one") == numbers(tmp_path / "two")
+
+
+def test_errors_are_one_line_on_the_command_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("DYART_DATA", str(tmp_path / "data"))
+    words = ["--train.device", "cpu", "--out", str(tmp_path / "run"), "--quiet"]
+    assert main(["train", "cifar10-resnet18-at", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("dyart train: ")
+    assert "dyart data get cifar10" in said
+    assert main(["train", "fashion-mini-cnn-dyart", *words, "--train.batch_size", "100000"]) == 2
+    assert "batch" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_means_leave_out_what_is_not_finite():
+    meter = Meter()
+    assert meter.means() == {}
+    for a, b in ((1.0, float("nan")), (2.0, 5.0), (float("inf"), float("nan"))):
+        meter.add({"a": torch.tensor(a), "b": torch.tensor(b), "never": torch.tensor(float("nan"))})
+    assert meter.means() == {"a": 1.5, "b": 5.0, "never": None}
+    meter.add({"b": torch.tensor(7.0), "rare": torch.tensor(1.0)})
+    assert meter.means() == {"a": 1.5, "b": 6.0, "never": None, "rare": 1.0}
+    again = Meter()
+    again.load_state_dict(meter.state_dict(), torch.device("cpu"))
+    assert again.means() == meter.means()
+
+
+def test_a_method_that_logs_now_this_now_that(tmp_path):
+    train(make_config(tmp_path, {"name": "engine_networks:Scripted", "changing": True}, train_epochs=1))
+    assert {"value1", "value2", "value3"} <= numbers(tmp_path)[-1].keys()

@@ -1,0 +1,160 @@
+"""Methods by name: one file and one class each, and nothing else changes when one is added."""
+
+import sys
+
+import pytest
+
+import dyart.methods
+from dyart.methods import base
+from dyart.methods.at import AT
+from dyart.methods.base import Method, find, register, registered
+from dyart.methods.dyart import DyART
+from dyart.methods.natural import Natural
+
+SOURCE = '''
+from dyart.boundary.model import logits_of
+from dyart.methods.base import Method, classification_loss, register
+
+
+@register("{name}")
+class Mine(Method):
+    """Cross-entropy, weighted.
+
+    Args:
+        strength: the weight.
+        twice: twice as much.
+    """
+
+    def __init__(self, strength: float = 1.0, twice: bool = False) -> None:
+        self.weight = strength * (2 if twice else 1)
+
+    def craft(self, model, batch):
+        return None
+
+    def loss(self, model, batch, crafted):
+        loss = self.weight * classification_loss(logits_of(model(batch.inputs)), batch)
+        return loss, {{"loss": loss.detach()}}
+'''
+
+
+@pytest.fixture(autouse=True)
+def _forget(monkeypatch):
+    """Forget what a test registers and imports."""
+    monkeypatch.setattr(base, "_REGISTERED", dict(registered()))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith(("dyart.methods.", "methods_of_mine")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def added(tmp_path, monkeypatch):
+    """A file in the package, without a change elsewhere."""
+    (tmp_path / "mine_added.py").write_text(SOURCE.format(name="mine-added"), encoding="utf-8")
+    monkeypatch.setattr(dyart.methods, "__path__", [*dyart.methods.__path__, str(tmp_path)])
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A module of one's own, anywhere on the path."""
+    unregistered = SOURCE.format(name="x").replace('@register("x")\n', "")
+    unregistered += "\n\nfrom dyart.methods.at import AT\n\n\nclass Stronger(AT):\n    pass\n\n\nNUMBER = 3\n"
+    (tmp_path / "methods_of_mine.py").write_text(unregistered, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_the_methods_of_the_package():
+    known = registered()
+    assert known["natural"] is Natural
+    assert known["at"] is AT
+    assert known["dyart"] is DyART
+    assert list(known) == sorted(known)
+    assert all(cls.name == name and issubclass(cls, Method) for name, cls in known.items())
+    assert all(find(name) is cls for name, cls in known.items())
+
+
+def test_what_is_returned_is_a_copy():
+    registered().clear()
+    assert "at" in registered()
+
+
+def test_a_file_in_the_package_is_enough(added):
+    cls = find("mine-added")
+    assert cls.__module__ == "dyart.methods.mine_added"
+    assert registered()["mine-added"] is cls
+    assert find("mine-added") is cls
+
+
+def test_a_new_method_is_in_recipes_at_once(added):
+    from dyart.recipes.load import make_method, resolve
+
+    words = ["--method.name", "mine-added", "--method.strength", "1/4", "--method.twice", "true"]
+    method = make_method(resolve("fashion-mini-cnn-at", words))
+    assert method.name == "mine-added"
+    assert method.weight == 0.5
+
+
+def test_a_class_of_ones_own(own):
+    cls = find("methods_of_mine:Mine")
+    assert cls.__name__ == "Mine"
+    assert cls.name == "methods_of_mine:Mine"
+    assert cls().name == cls.name
+    assert "methods_of_mine:Mine" not in registered()
+
+
+def test_a_subclass_of_a_known_method_has_a_name_of_its_own(own):
+    assert find("methods_of_mine:Stronger").name == "methods_of_mine:Stronger"
+    assert AT.name == "at"
+    assert find("dyart.methods.at:AT").name == "at"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("natrual", ["'natrual'; did you mean 'natural'?", "Known: at, ", "package.module:Class"]),
+        ("dyrat", ["did you mean 'dyart'?"]),
+        ("AT", ["no method 'AT'"]),
+        ("", ["no method ''. Known: at, "]),
+        ("zzzz", ["no method 'zzzz'. Known: at, "]),
+        ("no_such_module:Class", ["no method 'no_such_module:Class'", "no_such_module"]),
+        ("methods_of_mine:Class", ["no method 'methods_of_mine:Class'", "Class"]),
+        ("methods_of_mine:NUMBER", ["'methods_of_mine:NUMBER' is no subclass of dyart.methods.base.Method"]),
+        ("collections:Counter", ["'collections:Counter' is no subclass"]),
+        ("methods_of_mine:", ["no method 'methods_of_mine:'"]),
+        (":Class", ["':Class'"]),
+    ],
+)
+def test_an_unknown_method(own, name, words):
+    with pytest.raises(ValueError, match="method|Method") as caught:
+        find(name)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def subclass(module, name="Other"):
+    return type(name, (Natural,), {"__module__": module})
+
+
+def test_a_name_is_registered_once():
+    first = register("other")(subclass("one"))
+    assert register("other")(first) is first
+    with pytest.raises(ValueError, match=r"'other' is registered twice.*one\.Other.*two\.Other"):
+        register("other")(subclass("two"))
+    assert find("other") is first
+    assert Natural.name == "natural"
+
+
+def test_a_class_that_is_defined_again_takes_its_own_place():
+    # A notebook's cell run twice, a module reloaded.
+    register("other")(subclass("notebook"))
+    again = register("other")(subclass("notebook"))
+    assert find("other") is again
+
+
+def test_a_class_without_loss_cannot_be_made():
+    class Half(Method):
+        def craft(self, model, batch):
+            return None
+
+    with pytest.raises(TypeError, match="loss"):
+        Half()
