@@ -67,6 +67,20 @@ def test_what_resists_is_right_and_radius_zero_takes_nothing():
     assert not resists_pgd(MODEL, INPUTS, LABELS, 5.0, bounds=None).any()
 
 
+def test_starts_are_the_examples_own_and_do_not_make_a_wrong_one_right():
+    # Without steps, all is the start: it moves many examples across the boundary, in both directions.
+    def attacked(batch_size):
+        return resists_pgd(MODEL, INPUTS, LABELS, 0.6, steps=0, bounds=None, batch_size=batch_size)
+
+    whole, right = attacked(COUNT), correct(MODEL, INPUTS, LABELS)
+    assert 0 < whole.sum() < right.sum()
+    assert torch.equal(attacked(7), whole)
+    for label in range(4):
+        labels = torch.full((COUNT,), label)
+        resists = resists_pgd(MODEL, INPUTS, labels, 0.6, steps=0, bounds=None)
+        assert not (resists & ~correct(MODEL, INPUTS, labels)).any()
+
+
 def test_more_steps_break_no_less():
     kept = [int(resists_pgd(MODEL, INPUTS, LABELS, 0.05, steps=steps, step_size=0.01).sum()) for steps in (0, 2, 20)]
     assert kept == sorted(kept, reverse=True)

@@ -175,14 +175,15 @@ def test_the_optimum_of_a_linear_model_l2():
     torch.testing.assert_close(points, wanted, rtol=0, atol=0.02)
 
 
+@pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("scale", [1e-30, 1e-37, 1e25])
-def test_steps_have_their_length_whatever_the_size_of_the_gradient(scale):
+def test_steps_have_their_length_whatever_the_size_of_the_gradient(scale, norm):
     # A confident network's cross-entropy has gradients whose squares are below the range of float32.
     def tiny(logits, labels):
         return scale * logits[:, 0]
 
-    points = pgd(lambda x: x, INPUTS, LABELS, 1.0, 1, 0.1, norm="l2", objective=tiny, start="input", bounds=None)
-    torch.testing.assert_close(distance(points, INPUTS, "l2"), torch.full((COUNT,), 0.1).double(), rtol=1e-3, atol=0)
+    points = pgd(lambda x: x, INPUTS, LABELS, 1.0, 1, 0.1, norm=norm, objective=tiny, start="input", bounds=None)
+    torch.testing.assert_close(distance(points, INPUTS, norm), torch.full((COUNT,), 0.1).double(), rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])

@@ -40,6 +40,7 @@ def test_an_index_that_is_no_index_is_refused(index):
 @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch before 2.9")
 def test_precision_goes_on_following_the_global_switch_after_a_search():
     before = torch.backends.fp32_precision
+    cudnn = {part: part.fp32_precision for part in (torch.backends.cudnn.conv, torch.backends.cudnn.rnn)}
     try:
         torch.backends.fp32_precision = "tf32"
         dyart.closest_boundary_points(smooth_network(12, 4), uniform((3, 12), 4), steps=2)
@@ -48,3 +49,5 @@ def test_precision_goes_on_following_the_global_switch_after_a_search():
         assert torch.backends.cuda.matmul.fp32_precision == "ieee"
     finally:
         torch.backends.fp32_precision = before
+        for part, precision in cudnn.items():
+            part.fp32_precision = precision

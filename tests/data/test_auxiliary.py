@@ -209,5 +209,5 @@ def test_a_pool_that_does_not_fit_cannot_be_labelled(tmp_path):
     images, labels = files(tmp_path, IMAGES.reshape(COUNT, -1))
     with pytest.raises(ValueError, match=r"\(72,\)"):
         pseudo_label(lambda x: x, images, labels, SHAPE)
-    with pytest.raises(FileNotFoundError, match="nothing.npy"):
+    with pytest.raises(FileNotFoundError, match=r"nothing\.npy"):
         pseudo_label(lambda x: x, tmp_path / "nothing.npy", labels, SHAPE)

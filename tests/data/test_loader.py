@@ -208,6 +208,14 @@ def test_auxiliary_examples_are_drawn_with_replacement_by_step_and_shuffled_in()
     assert len(real) == len(real.unique()) == 5 * 10
 
 
+def test_auxiliary_examples_come_after_the_hold_out_too():
+    fit = ALL[20:80]
+    for batch in loader(indices=fit, auxiliary=Auxiliary(POOL, 0.5)).epoch(0):
+        extra = batch.index >= COUNT
+        assert int(extra.sum()) == 5
+        assert set(batch.index[~extra].tolist()) <= set(fit.tolist())
+
+
 def test_the_pool_may_be_larger_than_the_set_and_one_image_is_enough():
     single = Auxiliary(split(1, seed=2), 0.5)
     for batch in loader(auxiliary=single).epoch(0):

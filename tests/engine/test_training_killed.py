@@ -13,7 +13,7 @@ from dyart.cli import main
 from dyart.engine.run import train
 from dyart.recipes import dump
 
-EPOCHS, STEPS = 12, 30
+EPOCHS, STEPS = 8, 30
 SETTINGS = {"method": "at", "data_limit": 960, "train_epochs": EPOCHS, "train_burn_in": 2, "train_log_every": 1}
 ENTRY = "import sys; from dyart.cli import main; sys.exit(main(sys.argv[1:]))"
 

@@ -126,7 +126,7 @@ def test_a_subclass_of_a_known_method_has_a_name_of_its_own(own):
     ],
 )
 def test_an_unknown_method(own, name, words):
-    with pytest.raises(ValueError, match="method|Method") as caught:
+    with pytest.raises(ValueError, match=r"method|Method") as caught:
         find(name)
     assert all(word in str(caught.value) for word in words), str(caught.value)
 

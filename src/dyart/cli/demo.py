@@ -24,6 +24,7 @@ from dyart.report.histogram import margin_histogram
 RECIPES = {"natural": "fashion-mini-cnn-natural", "AT": "fashion-mini-cnn-at", "DyART": "fashion-mini-cnn-dyart"}
 BURN_IN_EPOCHS = 4
 SEARCH_STEPS = 20
+TEST_IMAGES = 1000
 # A look at how it works, in seconds: training images, test images, epochs.
 QUICK = (512, 100, 1)
 MARKER = "demo.json"
@@ -60,7 +61,7 @@ def demo(folder: Path, seed: int = 0, device: str = "cpu", quick: bool = False) 
         model = make_model(config, data)
         # The averaged weights of the last epoch for the burn-in, of the best one by validation for the others.
         model.load_state_dict(averaged_weights(Path(str(config.out)), "last" if name == "natural" else "best"))
-        count = QUICK[1] if quick else None
+        count = QUICK[1] if quick else TEST_IMAGES
         outcomes.append(_measure(name, model.to(training.fabric.device).eval(), data, config, seconds, count))
     picture = _histogram(outcomes, configs["DyART"], folder)
     _write(outcomes, configs, folder, seed)
@@ -99,7 +100,7 @@ def _measure(name: str, model: nn.Module, data: DataSet, config: Config, seconds
         model, inputs, labels, steps=SEARCH_STEPS, batch_size=250, progress=sys.stderr.isatty()
     )
     # A wrong example has no margin; one without a found point has a large one.
-    distances = torch.where(found.correct, found.margin.nan_to_num(nan=float("inf")), 0.0).cpu().numpy()
+    distances = torch.where(found.inside, found.margin.nan_to_num(nan=float("inf")), 0.0).cpu().numpy()
     return Outcome(
         name,
         seconds,

@@ -32,7 +32,10 @@ def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torc
     if options.model is None or options.data is None:
         raise RunError("name a run or checkpoint, or a network with --model package.module:factory and --data NAME")
     data = load(options.data)
-    model = build(options.model, len(data.classes), data.shape)
+    try:
+        model = build(options.model, len(data.classes), data.shape)
+    except (TypeError, AttributeError) as error:
+        raise RunError(f"--model {options.model}: {error}") from error
     if options.weights is not None:
         _load(model, read_weights(options.weights), str(options.weights))
     return model.to(device).eval(), data, device, None

@@ -57,9 +57,7 @@ def restore(training: "Training") -> bool:
     state = store.read_state(last)
     training.index, training.lines = index, state["lines"]
     training.position = Position(state["epoch"], state["step"])
-    # Between two phases the optimizer is still the first one's: the next epoch begins its phase itself.
-    done = training.position.epoch - (training.position.step == 0)
-    if (phase := training.phase(done)) is not training.phases[0]:
+    if (phase := training.phase(training.position.epoch)) is not training.phases[0]:
         training.begin(phase)
     weights = {name: store.read_weights(last, name) for name in ("model", "averaged")}
     try:

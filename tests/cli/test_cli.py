@@ -1,0 +1,192 @@
+"""The command line as a person uses it: help, errors on one line, training, resuming, margins, the demo."""
+
+import contextlib
+import csv
+import json
+
+import pytest
+import torch
+
+from dyart.cli import main
+
+TINY = ["--data.name", "three-blobs", "--model.name", "mlp", "--train.epochs", "2", "--train.batch_size", "256",
+        "--data.crop", "0", "--eval.steps", "2", "--train.loggers", "csv", "--train.device", "cpu"]  # fmt: skip
+
+
+def run(capsys, *words):
+    status = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    assert main(["train", "fashion-mini-cnn-at", *TINY, "--out", str(folder), "--quiet"]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("command", ["demo", "train", "margins", "data", "recipes"])
+def test_every_command_has_help(capsys, command):
+    with contextlib.suppress(SystemExit):
+        main([command, "--help"])
+    assert f"dyart {command}" in capsys.readouterr().out
+
+
+def test_no_command_shows_what_there_is(capsys):
+    status, out, _ = run(capsys)
+    assert status == 0
+    assert all(command in out for command in ("demo", "train", "margins", "data", "recipes"))
+
+
+def test_help_of_a_recipe_shows_its_own_values(capsys):
+    status, out, _ = run(capsys, "train", "fashion-mini-cnn-dyart", "--help", "--optim.lr", "0.07")
+    assert status == 0
+    assert "--method.alpha" in out
+    assert "default: 0.07" in " ".join(out.split())
+    assert "how strongly small margins come first" in " ".join(out.split())
+
+
+def test_print_config_is_a_recipe_and_runs_nothing(capsys, tmp_path):
+    status, out, _ = run(capsys, "train", "cifar10-resnet18-dyart", "--method.r0", "12/255", "--print_config")
+    assert status == 0
+    assert "r0: 12/255" in out
+    path = tmp_path / "again.yaml"
+    path.write_text(out)
+    assert run(capsys, "train", path, "--print_config")[1] == out
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["train", "nothing-like-it"], "dyart recipes"),
+        (["train", "fashion-mini-cnn-dyar"], "fashion-mini-cnn-dyart"),
+        (["train", "fashion-mini-cnn-at", "--optim.lrr", "1"], "did you mean optim.lr?"),
+        (["train", "fashion-mini-cnn-at", "--train.epochs", "many"], "train.epochs"),
+        (["train", "fashion-mini-cnn-dyart", "--method.r0", "0"], "r0 must be positive"),
+        (["train", "fashion-mini-cnn-dyart", "--method.norm", "l7"], "method.norm"),
+        (["train", "fashion-mini-cnn-at", "--model.name", "resnt18"], "resnet18"),
+        (["train", "fashion-mini-cnn-at", "--train.batch_size", "9999"], "at most 4976"),
+        (["train", "fashion-mini-cnn-at", "--data.name", "cifar10"], "dyart data get cifar10"),
+        (["train", "fashion-mini-cnn-at", "--data.name", "no/such/folder"], "no/such/folder"),
+        (["train", "fashion-mini-cnn-at", "--device", "tpu"], "auto, cpu, cuda"),
+        (["train", "fashion-mini-cnn-at", "--resume"], "nothing to resume"),
+        (["train", "fashion-mini-cnn-at", "--out"], "--out needs a value"),
+        (["margins"], "--model"),
+        (["margins", "no-such-run"], "no-such-run"),
+        (["margins", "--model", "json:loads", "--data", "moons"], "json:loads"),
+        (["data", "get", "no-such-set"], "no-such-set"),
+        (["recipes", "no-such-recipe"], "no-such-recipe"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_users_error_is_one_line_that_says_what_to_do(capsys, tmp_path, monkeypatch, words, expected):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DYART_DATA", str(tmp_path / "data"))
+    status, _, err = run(capsys, *words)
+    assert status == 2
+    assert expected in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "runs").exists(), "a failed start leaves nothing behind"
+
+
+def test_unknown_arguments_are_refused(capsys):
+    with pytest.raises(SystemExit) as leave:
+        main(["recipes", "--optim.lr", "3"])
+    assert leave.value.code == 2
+    assert "--optim.lr" in capsys.readouterr().err
+
+
+def test_a_training_writes_its_folder(finished):
+    assert {"config.yaml", "metrics.jsonl", "environment.json", "evaluation.json", "checkpoints"} <= {
+        path.name for path in finished.iterdir()
+    }
+    measured = json.loads((finished / "evaluation.json").read_text())
+    curve = list(measured["robust"].values())
+    assert list(measured["robust"]) == ["0.025", "0.05", "0.1", "0.15", "0.2"]
+    assert curve == sorted(curve, reverse=True)
+    assert 0 <= curve[0] <= measured["clean"] <= 1
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(capsys, finished):
+    before = (finished / "metrics.jsonl").read_bytes()
+    status, _, err = run(capsys, "train", "fashion-mini-cnn-at", *TINY, "--out", finished)
+    assert status == 2
+    assert "--resume" in err
+    assert "--out" in err
+    assert (finished / "metrics.jsonl").read_bytes() == before
+    status, _, err = run(capsys, "train", finished)
+    assert status == 2
+    assert "--resume" in err
+
+
+def test_a_finished_run_resumes_to_itself(capsys, finished):
+    before = (finished / "metrics.jsonl").read_bytes()
+    assert run(capsys, "train", finished, "--resume", "--quiet")[0] == 0
+    assert (finished / "metrics.jsonl").read_bytes() == before
+
+
+def test_margins_of_a_run(capsys, finished, tmp_path):
+    path = tmp_path / "m.csv"
+    words = ["margins", finished, "--count", "40", "--steps", "10", "--radii", "0.02,1/10", "--out", path]
+    status, out, _ = run(capsys, *words, "--device", "cpu")
+    assert status == 0
+    assert "40 examples" in out
+    assert "1/10" in out
+    with path.open() as file:
+        assert len(list(csv.reader(file))) == 41
+
+
+def test_margins_cross_checked_by_another_solver(capsys, finished, tmp_path):
+    path = tmp_path / "m.csv"
+    words = ["margins", finished, "--count", "40", "--steps", "20", "--cross-check", "--out", path, "--device", "cpu"]
+    status, out, _ = run(capsys, *words)
+    assert status == 0
+    assert "cross-check on 40 examples" in out
+    assert "mean ratio fast / apgd" in out
+    assert (tmp_path / "m-apgd.csv").is_file()
+
+
+def test_margins_of_a_network_and_weights_of_ones_own(capsys, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "import torch\ndef net(classes, shape):\n    return torch.nn.Linear(shape[0], classes)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    torch.save({"weight": torch.tensor([[4.0, 0.0], [0.0, 4.0]]), "bias": torch.zeros(2)}, tmp_path / "w.pt")
+    words = ["margins", "--model", "mine:net", "--data", "moons", "--count", "30", "--steps", "5", "--device", "cpu"]
+    status, _, err = run(capsys, *words, "--weights", "w.pt")
+    assert status == 0, err
+    assert (tmp_path / "margins.csv").is_file()
+    torch.save({"weight": torch.zeros(5, 2), "bias": torch.zeros(5)}, tmp_path / "bad.pt")
+    status, _, err = run(capsys, *words, "--weights", "bad.pt")
+    assert status == 2
+    assert "do not fit" in err
+    status, _, err = run(capsys, *words, "--weights", "nowhere.pt")
+    assert status == 2
+    assert "nowhere.pt" in err
+
+
+def test_the_demo_runs_and_leaves_other_folders_alone(capsys, tmp_path):
+    folder = tmp_path / "demo"
+    status, out, err = run(capsys, "demo", "--quick", "--out", folder)
+    assert status == 0, err
+    assert all(word in out for word in ("natural", "AT", "DyART", "margin search", "PGD-20"))
+    rows = json.loads((folder / "demo.json").read_text())
+    assert [row["method"] for row in rows] == ["natural", "AT", "DyART"]
+    assert (folder / "margins.png").stat().st_size > 10_000
+    assert run(capsys, "demo", "--quick", "--out", folder)[0] == 0, "an earlier demo makes room"
+    other = tmp_path / "mine"
+    other.mkdir()
+    (other / "thesis.tex").write_text("years of work")
+    status, _, err = run(capsys, "demo", "--quick", "--out", other)
+    assert status == 2
+    assert (other / "thesis.tex").read_text() == "years of work"
+
+
+def test_data_list_names_every_set(capsys, tmp_path):
+    status, out, _ = run(capsys, "data", "list", "--root", tmp_path)
+    assert status == 0
+    for name in ("fashion-mini", "mnist", "cifar10", "cifar100", "svhn", "tiny-imagenet", "moons"):
+        assert name in out
