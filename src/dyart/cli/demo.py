@@ -142,7 +142,7 @@ def _print(console: object, outcomes: list[Outcome], config: Config) -> None:
 
     assert isinstance(console, Console)
     table = Table(title="test accuracy in %: clean, and robust at each L-inf radius")
-    for title in ("", "clean", "attack", *map(str, config.eval.radii), "trained"):
+    for title in ("", "clean", "attack", *map(str, config.eval.radii), "train"):
         table.add_column(title, justify="left" if title in ("", "attack") else "right", no_wrap=True)
     for outcome in outcomes:
         rows = {"margin search": outcome.margins, "PGD-20": outcome.pgd}

@@ -190,7 +190,8 @@ def _commit() -> str | None:
     here = Path(__file__).parent
     if "site-packages" in here.parts:  # installed, perhaps inside a repository of something else
         return None
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
+    # The commit itself, also where there are tags.
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -10,7 +10,7 @@ import torch
 from dyart.attacks.accuracy import correct
 from dyart.boundary.search import closest_boundary_points
 from dyart.data.loader import to_unit
-from dyart.engine.checkpoint import write_json
+from dyart.engine.files import write_json
 from dyart.engine.fit import Training
 from dyart.engine.run import averaged_weights, make_model
 from dyart.evaluation.curve import accuracy_from_margins, accuracy_under_pgd
