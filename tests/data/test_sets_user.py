@@ -5,9 +5,11 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from data_cases import numbered, picture, tar, write
 
 from dyart.data import DataError, MissingDataError, get, load
+from dyart.data.loader import Loader
 from dyart.data.store import manifest
 
 pytest.importorskip("PIL")
@@ -55,6 +57,25 @@ def test_a_folder_of_npy_files_is_read(tmp_path):
         np.save(tmp_path / f"{name}.npy", array)
     data = load(str(tmp_path))
     assert np.array_equal(data.train.images, arrays["train_images"])
+
+
+@pytest.mark.parametrize("layout", ["grey", "last", "first", "vectors"])
+def test_a_folder_of_npy_files_stays_on_the_disk(tmp_path, layout):
+    images, labels = numbered(60, 1 if layout == "grey" else 3, 7, 3)
+    points = np.random.RandomState(0).rand(60, 5).astype(np.float32)
+    saved = {"grey": images[:, 0], "last": images.transpose(0, 2, 3, 1), "first": images, "vectors": points}[layout]
+    saved = np.ascontiguousarray(saved)
+    for part in ("train", "test"):
+        np.save(tmp_path / f"{part}_images.npy", saved)
+        np.save(tmp_path / f"{part}_labels.npy", labels)
+    data = load(str(tmp_path))
+    for part in (data.train, data.test):
+        assert isinstance(part.images, np.memmap), "not read until a batch needs it"
+        assert part.images.base is not None
+        assert np.array_equal(part.images, points if layout == "vectors" else images)
+        assert type(part.labels) is np.ndarray
+    whole, streamed = (list(Loader(data.train, data.fit, 9, 0, residency=r).epoch(0)) for r in ("device", "stream"))
+    assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(whole, streamed, strict=True))
 
 
 @pytest.mark.parametrize("layout", ["grey", "last", "first"])
@@ -332,6 +353,15 @@ def test_a_folder_without_data_says_what_was_expected(tmp_path):
 def test_a_missing_set_says_the_command_that_gets_it(tmp_path):
     with pytest.raises(MissingDataError, match=f"cifar10 is not in {tmp_path}; get it with: dyart data get cifar10"):
         load("cifar10", tmp_path)
+
+
+def test_the_command_names_a_folder_that_is_not_the_usual_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("DYART_DATA", str(tmp_path))
+    for root in (None, tmp_path):
+        with pytest.raises(MissingDataError, match=r"dyart data get cifar10$"):
+            load("cifar10", root)
+    with pytest.raises(MissingDataError, match=rf"dyart data get cifar10 --root '{tmp_path}/my data'$"):
+        load("cifar10", tmp_path / "my data")
 
 
 def test_an_unknown_name_gets_the_nearest(tmp_path):

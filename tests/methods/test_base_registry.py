@@ -103,6 +103,51 @@ def test_a_class_of_ones_own(own):
     assert "methods_of_mine:Mine" not in registered()
 
 
+def test_a_class_in_the_working_directory(own, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
+    with pytest.raises(ValueError, match="there is no module 'methods_of_mine'; install it, or run in the folder"):
+        find("methods_of_mine:Mine")
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert find("methods_of_mine:Mine").name == "methods_of_mine:Mine"
+    assert sys.path == before
+
+
+CONSTRUCTORS = {
+    "strength=1.0": ["argument strength=1.0 needs a type", "`strength: float = ...`"],
+    "strength": ["argument strength needs a type"],
+    "strength: float": ["argument strength: float needs a default", "`strength: float = ...`"],
+    "cost": ["argument cost needs a default"],
+    "**settings": ["argument **settings can be anything: name every setting"],
+    "*settings: float": ["argument *settings: float can be anything"],
+}
+
+
+@pytest.mark.parametrize("arguments", CONSTRUCTORS)
+def test_a_constructor_that_recipes_cannot_read(tmp_path, monkeypatch, arguments):
+    from dyart.recipes import RecipeError, resolve
+
+    source = SOURCE.format(name="x").replace('@register("x")\n', "")
+    source = source.replace("strength: float = 1.0, twice: bool = False", arguments)
+    (tmp_path / "methods_of_mine.py").write_text(source, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RecipeError) as caught:
+        resolve("fashion-mini-cnn-at", ["--method.name", "methods_of_mine:Mine"])
+    for words in ["the method methods_of_mine.Mine: ", *CONSTRUCTORS[arguments]]:
+        assert words in str(caught.value)
+
+
+def test_an_object_of_python_needs_no_type(tmp_path, monkeypatch):
+    from dyart.recipes import resolve
+
+    source = SOURCE.format(name="x").replace('@register("x")\n', "")
+    source = source.replace("strength: float = 1.0, twice: bool = False", "cost=None, strength: float = 1.0")
+    (tmp_path / "methods_of_mine.py").write_text(source.replace("(2 if twice else 1)", "1"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    config = resolve("fashion-mini-cnn-at", ["--method.name", "methods_of_mine:Mine"])
+    assert config.method == {"name": "methods_of_mine:Mine", "strength": 1.0}
+
+
 def test_a_subclass_of_a_known_method_has_a_name_of_its_own(own):
     assert find("methods_of_mine:Stronger").name == "methods_of_mine:Stronger"
     assert AT.name == "at"

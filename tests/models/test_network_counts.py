@@ -109,6 +109,15 @@ def test_momentum_and_epsilon_of_batch_norm(name, momentum):
     assert {(norm.momentum, norm.eps) for norm in norms} == {(momentum, 1e-5)}
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("momentum", [0.03, 1])
+def test_a_given_momentum_is_that_of_every_batch_norm_and_of_no_group_norm(name, momentum):
+    norms = of_type(on_meta(name, 10, (3, 32, 32), bn_momentum=momentum), BATCH_NORM).values()
+    assert {norm.momentum for norm in norms} == (set() if name == "mlp" else {momentum})
+    group = on_meta(name, 10, (3, 32, 32), normalization="group", bn_momentum=momentum)
+    assert not of_type(group, BATCH_NORM)
+
+
 # Activation
 
 

@@ -39,6 +39,11 @@ def with_options(classes, shape, normalization="x", activation="own", mean=None,
     net.options = (normalization, activation, mean, std)
     return net
 
+def with_momentum(classes, shape, bn_momentum=0.5):
+    net = Net(classes, shape)
+    net.given = bn_momentum
+    return net
+
 def anything(**options):
     net = Net(**options)
     net.options = options
@@ -103,6 +108,16 @@ def test_a_factory_that_names_the_options_does_the_work_itself(own):
     assert model.options == ("group", "silu", mean, std)
     assert of_type(model, BATCH_NORM)
     assert not of_type(model, InputNormalization)
+
+
+def test_the_momentum_of_batch_norm_is_set_in_a_factorys_network_unless_it_does_that_itself(own):
+    before = {norm.momentum for norm in of_type(build(f"{own}:both", 5, (3, 8, 8)), BATCH_NORM).values()}
+    model = build(f"{own}:both", 5, (3, 8, 8), bn_momentum=0.03)
+    assert {norm.momentum for norm in of_type(model, BATCH_NORM).values()} == {0.03}
+    model = build(f"{own}:with_momentum", 5, (3, 8, 8), bn_momentum=0.03)
+    assert model.given == 0.03
+    assert {norm.momentum for norm in of_type(model, BATCH_NORM).values()} == before
+    assert build(f"{own}:with_momentum", 5, (3, 8, 8)).given == 0.5
 
 
 def test_keywords_of_any_name_get_classes_and_shape_alone(own):
@@ -197,6 +212,9 @@ def test_a_name_near_to_nothing_lists_the_names_alone():
         (("cnn", 10, (3, 32, 32)), {"std": (0.5, 0.5, 0.5)}, "give both mean and std"),
         (("cnn", 10, (3, 32, 32)), {"mean": (0.5,), "std": (0.5,)}, "mean has 1 numbers, but .* 3 channels"),
         (("cnn", 10, (1, 28, 28)), {"mean": (0.5,), "std": (0.0,)}, "std positive"),
+        (("cnn", 10, (1, 28, 28)), {"bn_momentum": 0.0}, "bn_momentum must be above 0 and at most 1, got 0.0"),
+        (("cnn", 10, (1, 28, 28)), {"bn_momentum": 1.1}, "bn_momentum must be above 0 and at most 1, got 1.1"),
+        (("cnn", 10, (1, 28, 28)), {"bn_momentum": float("nan")}, "bn_momentum must be .* got nan"),
         (("cnn", 10, (1, 28, 28)), {"mean": (float("nan"),), "std": (1.0,)}, "mean must be finite"),
         (("cnn", 10, (1, 28, 28)), {"mean": (0.5,), "std": (1.0, 1.0)}, "std has 2"),
     ],

@@ -124,10 +124,37 @@ def test_a_value_of_the_wrong_type_is_named_with_its_key(key, value):
         ("--eval.radii 2/255,0", "eval.radii must be positive, got 0"),
         ("--data.auxiliary images.npy", "data.auxiliary and data.auxiliary_labels go together"),
         ("--data.limit 0", "data.limit must be at least 1, got 0"),
+        ("--model.bn_momentum 0", "model.bn_momentum must be above 0 and at most 1, got 0"),
+        ("--model.bn_momentum 1.5", "model.bn_momentum must be above 0 and at most 1, got 1.5"),
+        ("--optim.lr fast", "optim.lr: 'fast' is no number: write 0.03, 1e-4 or 8/255"),
+        ("--method.norm l2", "method.norm is l2 and eval.norm linf: set eval.norm to l2"),
+        ("--eval.norm l2", "method.norm is linf and eval.norm l2: set eval.norm to linf"),
+        ("--method.name at --method.norm l2", "set eval.norm to l2"),
+        (
+            "--method.norm l1",
+            "method.norm is l1, in which nothing is evaluated after a training: set eval.attack to none",
+        ),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused(words, said):
     assert said in refused(*words.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--method.norm l2 --eval.norm l2",
+        "--method.name at --method.norm l2 --eval.norm l2",
+        "--method.norm l1 --eval.attack none",
+        "--method.norm l1 --eval.attack none --eval.norm l2",
+        "--method.name natural --eval.norm l2",
+    ],
+)
+def test_a_training_is_judged_in_its_own_norm(words):
+    config = resolve(DYART, words.split())
+    pairs = dict(zip(words.split()[::2], words.split()[1::2], strict=True))
+    assert config.method.get("norm") == pairs.get("--method.norm")
+    assert config.eval.norm == pairs.get("--eval.norm", "linf")
 
 
 def test_batches_that_divide_are_taken():

@@ -27,6 +27,7 @@ def resists_pgd(
     step_size: float | None = None,
     norm: Norm = "linf",
     key: int = 0,
+    index: Tensor | None = None,
     bounds: tuple[float, float] | None = (0.0, 1.0),
     batch_size: int = 512,
 ) -> Tensor:
@@ -44,6 +45,7 @@ def resists_pgd(
         step_size: None: a quarter of the radius.
         norm: ``"linf"`` or ``"l2"``.
         key: of the start's draws.
+        index: the examples' names in those draws; None: their places.
         bounds: the box.
         batch_size: examples at a time.
     """
@@ -51,8 +53,19 @@ def resists_pgd(
 
     def resists(x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         clean = _predicted(model, x) == y
+        names = rows if index is None else index[rows]
         points = pgd(
-            model, x, y, radius, steps, stride, norm=norm, objective=negative_margin, key=key, index=rows, bounds=bounds
+            model,
+            x,
+            y,
+            radius,
+            steps,
+            stride,
+            norm=norm,
+            objective=negative_margin,
+            key=key,
+            index=names,
+            bounds=bounds,
         )
         return clean & (_predicted(model, points) == y)
 

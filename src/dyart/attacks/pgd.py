@@ -22,6 +22,7 @@ from dyart.data import draws
 Start = Literal["uniform", "normal", "input"]
 AttackNorm = Literal["linf", "l2"]
 Objective = Callable[[Tensor, Tensor], Tensor]
+Watch = Callable[[Tensor, Tensor], Tensor | None]
 
 STARTS: tuple[Start, ...] = ("uniform", "normal", "input")
 ATTACK_NORMS: tuple[AttackNorm, ...] = ("linf", "l2")
@@ -52,6 +53,8 @@ def pgd(
     key: int | Tensor = 0,
     index: Tensor | None = None,
     bounds: tuple[float, float] | None = (0.0, 1.0),
+    noise: float = 0.0,
+    watch: Watch | None = None,
 ) -> Tensor:
     """Return points within ``radius`` of the inputs that raise the objective.
 
@@ -65,43 +68,61 @@ def pgd(
         norm: ``"linf"`` (steps along the gradient's sign) or ``"l2"`` (along the gradient).
         objective: from logits and labels to what every example raises.
         start: ``"uniform"`` in the ball, ``"normal"`` with deviation 0.001, or the ``"input"`` itself.
-        key: of the start's draws (see ``dyart.data.draws``).
+        key: of the draws of start and noise (see ``dyart.data.draws``).
         index: the examples' names in those draws; None: their place in the batch.
         bounds: the box.
+        noise: deviation of what is added to every step, before it is brought back into ball and box.
+        watch: is shown logits and labels at every point that a step begins from (not at the last one), and returns
+            which examples take the step, ``[N]``; None: all. The others stay exactly where they are.
 
     Raises:
-        ValueError: unknown norm or start, negative steps or radius.
+        ValueError: unknown norm or start, negative steps, radius or noise.
     """
     check_choice("norm", norm, ATTACK_NORMS)
     check_choice("start", start, STARTS)
     check_count("steps", steps, 0)
     if not isinstance(radius, Tensor) and not 0 <= radius < math.inf:
         raise ValueError(f"radius must be finite and at least 0, got {radius}")
+    if not 0 <= noise < math.inf:
+        raise ValueError(f"noise must be finite and at least 0, got {noise}")
     inputs = inputs.detach()
     ball = _per_example(radius, inputs)
     stride = _per_example(2.5 * radius / max(steps, 1) if step_size is None else step_size, inputs)
     index = torch.arange(len(inputs), device=inputs.device) if index is None else index
     points = _into(inputs + _offset(inputs, ball, norm, start, key, index), inputs, ball, norm, bounds)
-    for _ in range(steps):
-        gradient = input_gradient(model, points, labels, objective)
-        points = _into(points + stride * _steepest(gradient, norm), inputs, ball, norm, bounds)
+    for step in range(steps):
+        gradient, logits = _gradient_and_logits(model, points, labels, objective)
+        moved = points + stride * _steepest(gradient, norm)
+        if noise:
+            moved = moved + noise * _step_noise(inputs, key, index, step)
+        moved = _into(moved, inputs, ball, norm, bounds)
+        moving = None if watch is None else watch(logits, labels)
+        points = moved if moving is None else torch.where(_per_row(moving, points), moved, points)
     return points
 
 
 def input_gradient(model: Model, points: Tensor, labels: Tensor, objective: Objective) -> Tensor:
     """Return the gradient of the objective's sum at ``points``: one forward and one backward pass."""
+    return _gradient_and_logits(model, points, labels, objective)[0]
+
+
+def _gradient_and_logits(model: Model, points: Tensor, labels: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         points = points.detach().requires_grad_()
-        total = objective(at_least_float32(logits_of(model(points))), labels).sum()
-        (gradient,) = torch.autograd.grad(total, points)
-    return gradient
+        logits = at_least_float32(logits_of(model(points)))
+        (gradient,) = torch.autograd.grad(objective(logits, labels).sum(), points)
+    return gradient, logits.detach()
 
 
 def _per_example(value: float | Tensor, inputs: Tensor) -> Tensor:
     if not isinstance(value, Tensor):
         # full, not tensor: no copy from the host, which a captured graph could not hold
         return torch.full((), float(value), dtype=inputs.dtype, device=inputs.device)
-    return value.to(inputs.dtype).reshape(-1, *[1] * (inputs.ndim - 1))
+    return _per_row(value.to(inputs.dtype), inputs)
+
+
+def _per_row(value: Tensor, like: Tensor) -> Tensor:
+    return value.reshape(-1, *[1] * (like.ndim - 1))
 
 
 def _offset(inputs: Tensor, ball: Tensor, norm: Norm, start: Start, key: int | Tensor, index: Tensor) -> Tensor:
@@ -116,6 +137,11 @@ def _offset(inputs: Tensor, ball: Tensor, norm: Norm, start: Start, key: int | T
     direction = _steepest(draws.normal(key, index, shape), norm)
     length = draws.uniform(key ^ 1, index).pow(1 / math.prod(shape))
     return ball * (_per_example(length, direction) * direction).to(inputs.dtype)
+
+
+def _step_noise(inputs: Tensor, key: int | Tensor, index: Tensor, step: int) -> Tensor:
+    stream = key ^ draws.key(0, "step noise", step)
+    return draws.normal(stream, index, tuple(inputs.shape[1:])).to(inputs.dtype)
 
 
 def _steepest(gradient: Tensor, norm: Norm) -> Tensor:

@@ -23,9 +23,9 @@ class Radius(float):
             # Through a fraction, so that 8/255 is the float nearest to it.
             number = float(Fraction(text) if "/" in text else value)
         except (TypeError, ValueError, ZeroDivisionError, OverflowError):
-            raise ValueError(f"{value!r} is no radius: write it as 8/255 or 0.03") from None
+            raise ValueError(f"{value!r} is no number: write 0.03, 1e-4 or 8/255") from None
         if not math.isfinite(number):
-            raise ValueError(f"{value!r} is no radius: it must be finite")
+            raise ValueError(f"{value!r} is not finite: write a number such as 0.03, 1e-4 or 8/255")
         radius = super().__new__(cls, number)
         radius.text = text or repr(number).removesuffix(".0")
         return radius

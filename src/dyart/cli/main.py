@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
     options, rest = parser.parse_known_args(words)
-    if rest and options.command != "train":
+    if rest and options.command not in ("train", "compare"):
         parser.error(f"unknown arguments: {' '.join(rest)}; `dyart {options.command} --help` lists what there is")
     if options.command is None:
         parser.print_help()
@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_demo(commands)
     _add_train(commands)
+    _add_compare(commands)
     _add_margins(commands)
     _add_data(commands)
     _add_recipes(commands)
@@ -94,6 +95,20 @@ def _add_train(commands: Commands) -> None:
     train.add_argument("--device", help="short for --train.device: auto, cpu, cuda, cuda:1")
     train.add_argument("--quiet", action="store_true", help="no table and no progress bar")
     train.set_defaults(run=_train, parser=train)
+
+
+def _add_compare(commands: Commands) -> None:
+    words = "train and measure several recipes with several seeds, and print one table"
+    compare = commands.add_parser(
+        "compare",
+        help=words,
+        description=f"{words.capitalize()}. Finished runs are not repeated, unfinished ones resumed. Keys of all "
+        "recipes can be overridden with --key value.",
+    )
+    compare.add_argument("recipes", nargs="+", metavar="RECIPE", help="the first one is what the others differ from")
+    compare.add_argument("--seeds", type=_seeds, default=[0], help="e.g. 0,1,2 (default: 0)")
+    compare.add_argument("--out", type=Path, default=Path("runs/compare"), help="folder (default: runs/compare)")
+    compare.set_defaults(run=_compare)
 
 
 def _add_margins(commands: Commands) -> None:
@@ -150,6 +165,19 @@ def _radii(text: str) -> list[Radius]:
         return [Radius(part) for part in text.split(",")]
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"seeds are whole numbers, e.g. 0,1,2; got {text!r}") from error
+
+
+def _compare(options: argparse.Namespace) -> None:
+    from dyart.cli.compare import compare_command
+
+    compare_command(options)
 
 
 def _demo(options: argparse.Namespace) -> None:

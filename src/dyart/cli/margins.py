@@ -17,6 +17,8 @@ SHOWN = 5
 
 def margins_command(options: argparse.Namespace) -> None:
     """Search, print a summary, write the CSV; with ``--cross-check``, search again and print where the two differ."""
+    if options.radii and options.boundary != "exact":
+        raise ValueError("--radii asks for robust accuracy, which needs --boundary exact")
     model, data, device, folder = named_network(options)
     inputs, labels = test_examples(data, options.count, device)
 
@@ -36,9 +38,9 @@ def margins_command(options: argparse.Namespace) -> None:
         )
 
     found = search(options.solver)
-    _print(found, options)
     path = options.out or (folder or Path()) / "margins.csv"
     found.to_csv(path)
+    _print(found, options)
     print(f"one line per example: {path}")
     if options.cross_check:
         other = search(options.cross_check)

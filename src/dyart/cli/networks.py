@@ -3,14 +3,13 @@
 import argparse
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dyart.data import DataSet, load
-from dyart.data.loader import to_unit
+from dyart.data.loader import as_tensors
 from dyart.engine.fabric import make_fabric
-from dyart.engine.run import CONFIG, RunError, averaged_weights, checkpoint_of, make_model, read_config
+from dyart.engine.run import RunError, averaged_weights, load_weights, make_model, read_config, run_folder
 from dyart.models import build
 
 
@@ -27,7 +26,7 @@ def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torc
         root = Path(config.data.root) if config.data.root else None
         data = load(options.data or config.data.name, root)
         model = make_model(config, data)
-        _load(model, averaged_weights(options.run_or_checkpoint), str(options.run_or_checkpoint))
+        load_weights(model, averaged_weights(options.run_or_checkpoint), str(options.run_or_checkpoint))
         return model.to(device).eval(), data, device, folder
     if options.model is None or options.data is None:
         raise RunError("name a run or checkpoint, or a network with --model package.module:factory and --data NAME")
@@ -37,17 +36,8 @@ def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torc
     except (TypeError, AttributeError) as error:
         raise RunError(f"--model {options.model}: {error}") from error
     if options.weights is not None:
-        _load(model, read_weights(options.weights), str(options.weights))
+        load_weights(model, read_weights(options.weights), str(options.weights))
     return model.to(device).eval(), data, device, None
-
-
-def run_folder(place: Path) -> Path:
-    """Return the folder of the run that a path names: itself, or the one that its checkpoint lies in."""
-    checkpoint = checkpoint_of(place)
-    folder = checkpoint.parent.parent
-    if not (folder / CONFIG).is_file():
-        raise RunError(f"{place}: no {CONFIG} in {folder}; a checkpoint is read inside its run's folder")
-    return folder
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -72,15 +62,4 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def test_examples(data: DataSet, count: int | None, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the first ``count`` test examples, in [0, 1], and their labels, on the device."""
-    rows = slice(None, count)
-    inputs = to_unit(torch.from_numpy(np.array(data.test.images[rows])))
-    labels = torch.from_numpy(np.array(data.test.labels[rows], dtype=np.int64))
-    return inputs.to(device), labels.to(device)
-
-
-def _load(model: nn.Module, weights: dict[str, Tensor], name: str) -> None:
-    # 16-bit files are read into the network's own precision.
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise RunError(f"the weights in {name} do not fit the network: {error}") from error
+    return as_tensors(data.test, slice(None, count), device)

@@ -3,9 +3,8 @@
 import argparse
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
-from dyart.recipes import Config, dump, resolve
+from dyart.recipes import Config, dump, flat, resolve
 
 
 def train_command(options: argparse.Namespace) -> None:
@@ -53,13 +52,6 @@ def _help(options: argparse.Namespace) -> None:
 
     config = resolve(recipe, options.rest)
     parser = build_parser(config.method["name"])
-    parser.set_defaults({key: value for key, value in _flat(asdict(config)).items() if key != "method.name"})
+    parser.set_defaults({key: value for key, value in flat(asdict(config)).items() if key != "method.name"})
     print(f"\nkeys of {recipe}, with its values as defaults\n")
     parser.print_help()
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat

@@ -80,7 +80,10 @@ def _pool(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 def _mapped(path: Path) -> np.ndarray:
     if not path.is_file():
-        raise FileNotFoundError(f"no auxiliary file {path}; it is a .npy array saved with numpy.save")
+        raise FileNotFoundError(
+            f"no auxiliary file {path}: set data.auxiliary and data.auxiliary_labels to .npy files of yours, saved "
+            "with numpy.save (or both to null, to train without them)"
+        )
     try:
         return np.lib.format.open_memmap(path, mode="r")
     except ValueError as error:

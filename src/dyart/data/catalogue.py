@@ -11,7 +11,7 @@ from dyart.data.names import FASHION
 from dyart.data.obtain import unknown
 from dyart.data.registry import REGISTRY
 from dyart.data.sets import DataSet, Split, drawn
-from dyart.data.store import data_root, manifest, open_stored
+from dyart.data.store import command, data_root, manifest, open_stored
 from dyart.data.toy import DRAW, toy
 from dyart.data.toy import TEST as TOY_TEST
 from dyart.data.toy import TRAIN as TOY_TRAIN
@@ -39,7 +39,7 @@ def load(name: str, root: Path | None = None, verify: bool | None = None) -> Dat
         if stored is not None:
             return stored
     if name in REGISTRY:
-        raise MissingDataError(f"the data set {name} is not in {root}; get it with: dyart data get {name}")
+        raise MissingDataError(f"the data set {name} is not in {root}; get it with: {command(name, root)}")
     path = Path(name).expanduser()
     if not path.exists():
         raise MissingDataError(f"{unknown(name)}; and there is no file or folder of that name")
@@ -47,15 +47,15 @@ def load(name: str, root: Path | None = None, verify: bool | None = None) -> Dat
     if stored is not None:
         return stored
     raw = read_user(path)
-    arrays = raw.arrays()
-    labels = np.asarray(arrays["train_labels"], dtype=np.int64)
+    labels = raw.train_labels.astype(np.int64)
     return DataSet(
         name=name,
         train=Split(raw.train_images, labels),
-        test=Split(raw.test_images, np.asarray(arrays["test_labels"], dtype=np.int64)),
+        test=Split(raw.test_images, raw.test_labels.astype(np.int64)),
         classes=raw.classes,
         holdout=drawn(labels),
         notes=raw.notes,
+        shuffled=False,  # a user's set may be in any order
     )
 
 

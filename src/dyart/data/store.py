@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -167,16 +168,21 @@ def manifest(folder: Path) -> dict[str, Any] | None:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except ValueError as error:
-            raise DataError(f"{path} is truncated or altered ({error}): {again(folder.name)}") from error
+            raise DataError(f"{path} is truncated or altered ({error}): {again(folder)}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT or KEYS - content.keys():
-        raise DataError(f"{path} is no manifest of format {FORMAT}: {again(folder.name)}")
+        raise DataError(f"{path} is no manifest of format {FORMAT}: {again(folder)}")
     return content
 
 
-def again(name: str) -> str:
+def again(folder: Path) -> str:
     """Return what to do about a damaged set."""
-    own = "" if name in REGISTRY else " --from FILE_OR_FOLDER"
-    return f"make it again with: dyart data get {name}{own}"
+    own = "" if folder.name in REGISTRY else " --from FILE_OR_FOLDER"
+    return f"make it again with: {command(folder.name, folder.parent)}{own}"
+
+
+def command(name: str, root: Path) -> str:
+    """Return the command that gets a set into ``root``, which it names where it is not the usual folder."""
+    return f"dyart data get {name}" + ("" if root == data_root() else f" --root {shlex.quote(str(root))}")
 
 
 def verify(folder: Path, content: dict[str, Any], full: bool) -> None:
@@ -185,12 +191,12 @@ def verify(folder: Path, content: dict[str, Any], full: bool) -> None:
         path, expected = folder / f"{key}.npy", content["files"][f"{key}.npy"]
         with explain_unreadable(path):
             if not path.exists():
-                raise DataError(f"{path} is missing: {again(folder.name)}")
+                raise DataError(f"{path} is missing: {again(folder)}")
             size = path.stat().st_size
             if size != expected["bytes"]:
-                raise DataError(f"{path} has {size:,} bytes instead of {expected['bytes']:,}: {again(folder.name)}")
+                raise DataError(f"{path} has {size:,} bytes instead of {expected['bytes']:,}: {again(folder)}")
             if full and sha256(path) != expected["sha256"]:
-                raise DataError(f"{path} was altered (its SHA-256 is not that of the manifest): {again(folder.name)}")
+                raise DataError(f"{path} was altered (its SHA-256 is not that of the manifest): {again(folder)}")
 
 
 def open_stored(folder: Path, full: bool | None = None) -> DataSet | None:
@@ -215,4 +221,5 @@ def open_stored(folder: Path, full: bool | None = None) -> DataSet | None:
         classes=tuple(content["classes"]),
         holdout=HOLDOUTS[content["holdout"]](labels[0]),
         notes=tuple(content["notes"]),
+        shuffled=content["holdout"] == "first",
     )

@@ -55,11 +55,12 @@ def _npz(path: Path) -> dict[str, Array]:
 
 def _npy(path: Path) -> Array:
     try:
-        return np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
+        mapped: Array = np.load(path, mmap_mode="c", allow_pickle=False)
     except PermissionError:
         raise
     except Exception as error:
         raise DataError(f"{path} is truncated, altered or no plain .npy array ({error})") from error
+    return mapped
 
 
 def _from_arrays(arrays: Mapping[str, Array], where: str) -> Raw:
@@ -93,12 +94,13 @@ def _from_arrays(arrays: Mapping[str, Array], where: str) -> Raw:
 def as_images(array: Array, where: str) -> Images:
     """Return images as uint8 [N, C, H, W], or vectors as float32 [N, D] in [0, 1].
 
-    Accepts uint8 [N, H, W], [N, H, W, C] and [N, C, H, W] with C of 1 or 3, and floating-point [N, D].
+    Accepts uint8 [N, H, W], [N, H, W, C] and [N, C, H, W] with C of 1 or 3, and floating-point [N, D]. A memory map
+    stays one: images with the channels last are then a view, put in order batch by batch.
     """
     if array.ndim == 2 and array.dtype.kind == "f":
         if array.size and not (array.min() >= 0 and array.max() <= 1):  # so that nan fails, too
             raise DataError(f"{where}: vectors must lie in [0, 1], found {array.min()} to {array.max()}: rescale them")
-        return array.astype(np.float32)
+        return array.astype(np.float32, copy=False)
     if array.dtype != np.uint8:
         hint = "(images * 255).round().astype(numpy.uint8)" if array.dtype.kind == "f" else "images.astype(numpy.uint8)"
         raise DataError(f"{where} have type {array.dtype}; uint8 is needed: if the values fit, save {hint}")
@@ -110,7 +112,10 @@ def as_images(array: Array, where: str) -> Images:
     if front == back:
         what = "axes 1 and 3 could both be the channels" if front else "neither axis 1 nor axis 3 has 1 or 3 channels"
         raise DataError(f"{where} have shape {array.shape}: {what}; save them as uint8 [N, C, H, W] with C of 1 or 3")
-    return array if front else np.ascontiguousarray(array.transpose(0, 3, 1, 2))
+    if front:
+        return array
+    turned = array.transpose(0, 3, 1, 2)
+    return turned if isinstance(array, np.memmap) else np.ascontiguousarray(turned)
 
 
 def _flat(labels: Array, where: str) -> Array:
@@ -120,7 +125,7 @@ def _flat(labels: Array, where: str) -> Array:
         raise DataError(f"{where}: labels have shape {labels.shape}; one whole number (or name) per example is needed")
     if labels.dtype.kind not in "iuUS":
         raise DataError(f"{where}: labels have type {labels.dtype}; whole numbers (or names) are needed")
-    return labels
+    return np.array(labels)  # in memory: they are small, and all are looked at
 
 
 def _numbered(

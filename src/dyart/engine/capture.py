@@ -30,8 +30,8 @@ class Captured(Generic[Result]):
 
     def __call__(self, batch: Batch) -> Result:
         """Return the function's result for a batch."""
-        if self.graph is None:
-            self._record(batch)
+        if self.graph is None and not self._record(batch):
+            return self.function(batch)
         given = _tensors(batch)
         assert self.graph is not None
         if {name: tensor.shape for name, tensor in given.items()} != self.shapes:
@@ -41,19 +41,22 @@ class Captured(Generic[Result]):
         self.graph.replay()
         return self.result
 
-    def _record(self, batch: Batch) -> None:
+    def _record(self, batch: Batch) -> bool:
+        """Record the work, unless there is none: a function that returns None crafts nothing."""
         self.static = {name: tensor.clone() for name, tensor in _tensors(batch).items()}
         self.shapes = {name: tensor.shape for name, tensor in self.static.items()}
         static = dataclasses.replace(batch, **self.static)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                self.function(static)
+            results = [self.function(static) for _ in range(WARM_UP)]
         torch.cuda.current_stream().wait_stream(side)
+        if results[-1] is None:
+            return False
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.result = self.function(static)
+        return True
 
 
 def _tensors(batch: Batch) -> dict[str, Tensor]:

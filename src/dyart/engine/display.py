@@ -41,6 +41,8 @@ class Display(Callback):
             + (f", from step {training.steps_done}" if training.steps_done else ""),
             soft_wrap=True,
         )
+        for note in training.data.notes:
+            self.console.print(f"note: {escape(note)}", style="dim", soft_wrap=True)
         self.console.print(" ".join(f"{name:>{width}}" for name, width in COLUMNS), style="dim")
         self.progress = Progress(
             TextColumn("{task.description}"),

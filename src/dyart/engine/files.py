@@ -11,11 +11,11 @@ def write_json(path: Path, value: Any) -> None:  # noqa: ANN401
     write_whole(path, json.dumps(value, indent=2) + "\n")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file whole or not at all; one that is there already stays until the new one is on the disk."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all; one that is there already stays until the new one is on the disk."""
     partial = path.with_name(f".{path.name}.part")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
         synced(partial)
         partial.replace(path)
     except BaseException:

@@ -81,6 +81,7 @@ class Training:
         self.history: list[Record] = []
         self.metrics: MetricsFile | None = None
         self.lines = 0
+        method.prepare(loader.examples, fabric.device)
         self.begin(self.phases[0])
 
     @property
@@ -161,6 +162,7 @@ class Training:
             self.means = Meter()
             if self.position.epoch == phase.first > 0:
                 self.begin(phase)
+        self.stepper.advance((self.position.epoch - phase.first) / phase.epochs)
         for batch in self.loader.epoch(self.position.epoch, self.position.step):
             seed(draws.key(self.config.seed, "network", self.steps_done))
             self._step(phase, batch)
@@ -181,6 +183,7 @@ class Training:
         loss, metrics = self.stepper.gradients(batch)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), phase.optim.clip or torch.inf)
         self.optimizer.step()
+        phase.method.restore(self.model)
         self.average.update(AVERAGING_WARMUP * total)
         self.position.step += 1
         self._note(metrics | {"loss": loss, "gradient_norm": norm})

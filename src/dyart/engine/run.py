@@ -3,7 +3,7 @@
 import platform
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from torch import nn
 
 from dyart.data import load
 from dyart.data.augment import Augment
-from dyart.data.auxiliary import open_auxiliary
+from dyart.data.auxiliary import Auxiliary, open_auxiliary, pseudo_label
 from dyart.data.loader import Loader
 from dyart.data.sets import DataSet
 from dyart.engine import checkpoint as store
@@ -23,10 +23,13 @@ from dyart.engine.files import write_json, write_whole
 from dyart.engine.fit import Training
 from dyart.engine.views import wants_compile
 from dyart.models import build
-from dyart.recipes import Config, dump, make_method, resolve
+from dyart.recipes import Config, differences, dump, make_method, resolve
 
 CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
 PACKAGES = ("dyart", "torch", "numpy", "lightning-fabric", "lightning", "safetensors")
+# Keys that a resumed run may have other values of: they change no weight.
+MAY_CHANGE = {"out", "note", "data.root", "data.residency", "train.device", "train.compile", "train.loggers",
+              "train.keep", "train.checkpoint_every", "train.early_stop", "eval.radii", "eval.attack"}  # fmt: skip
 
 
 class RunError(RuntimeError):
@@ -40,7 +43,8 @@ def train(
 
     Args:
         config: everything resolved (``dyart.recipes.resolve``).
-        resume: go on from the folder's last checkpoint; with another configuration than it has, that one is kept.
+        resume: go on from the folder's last checkpoint. The configuration must be the run's own, but for what leaves
+            its numbers alone (``MAY_CHANGE``).
         callbacks: listeners, such as a display.
         data: the set, if it is loaded already.
 
@@ -51,6 +55,8 @@ def train(
     folder = default_folder(config)
     config = replace(config, out=str(folder))
     _check_folder(folder, resume)
+    if resume:
+        _check_same(folder, config)
     training = prepare(config, folder, callbacks, data)
     # A run that ended before its first checkpoint is resumed from the beginning.
     if not (resume and training.resume()) and config.train.burn_in_from is not None:
@@ -77,22 +83,23 @@ def prepare(
     if reason:
         fabric.print(reason)
     method = make_method(config)
+    if method.needs_burn_in and not (config.train.burn_in or config.train.burn_in_from):
+        fabric.print(f"{method.name} begins with an untrained network, which has hardly any margins: set train.burn_in")
     return Training(config, data, model, method, fabric, _loader(config, data, fabric), folder, callbacks, compile_)
 
 
 def make_model(config: Config, data: DataSet) -> nn.Module:
-    """Return the configured network with its first weights, a function of the seed."""
-    settings = config.model
-    return build(
-        settings.name,
-        len(data.classes),
-        data.shape,
-        normalization=settings.normalization,
-        activation=settings.activation,
-        mean=settings.mean,
-        std=settings.std,
-        seed=config.seed,
-    )
+    """Return the configured network with its first weights, a function of the seed.
+
+    Raises:
+        RunError: it cannot be made, e.g. a factory of the user's own is not what it should be.
+    """
+    settings = asdict(config.model)
+    name = settings.pop("name")
+    try:
+        return build(name, len(data.classes), data.shape, **settings, seed=config.seed)
+    except (TypeError, AttributeError) as error:
+        raise RunError(f"model.name {name}: {error}") from error
 
 
 def read_config(folder: Path) -> Config:
@@ -120,6 +127,26 @@ def checkpoint_of(place: Path, which: str = "best") -> Path:
     if name is None:
         raise RunError(f"{place} is neither a run with checkpoints nor a checkpoint")
     return folder / name
+
+
+def run_folder(place: Path) -> Path:
+    """Return the folder of the run that a path names: itself, or the one that its checkpoint lies in."""
+    folder = checkpoint_of(place).parent.parent
+    if not (folder / CONFIG).is_file():
+        raise RunError(f"{place}: no {CONFIG} in {folder}; a checkpoint is read inside its run's folder")
+    return folder
+
+
+def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], name: str) -> None:
+    """Load a state dict, in 16 bit or more, into a network's own precision.
+
+    Raises:
+        RunError: it belongs to another network; the message begins with ``name``.
+    """
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise RunError(f"the weights in {name} do not fit the network: {error}") from error
 
 
 def environment(config: Config, fabric: Fabric) -> dict[str, Any]:
@@ -158,13 +185,17 @@ def _claim(folder: Path, training: Training) -> None:
         raise RunError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from error
 
 
+def _check_same(folder: Path, config: Config) -> None:
+    """Refuse to go on with a run under another configuration than it was begun with."""
+    changed = {k: v for k, v in differences(read_config(folder), config).items() if k not in MAY_CHANGE}
+    if changed:
+        words = ", ".join(f"{key} {old} (now {new})" for key, (old, new) in sorted(changed.items()))
+        raise RunError(f"{folder} was begun with {words}: resume it as it was, or begin another with --out")
+
+
 def _loader(config: Config, data: DataSet, fabric: Fabric) -> Loader:
     settings = config.data
     indices = data.fit if settings.limit is None else data.fit[: settings.limit]
-    auxiliary = None
-    if settings.auxiliary is not None and settings.auxiliary_labels is not None:
-        images, labels = Path(settings.auxiliary), Path(settings.auxiliary_labels)
-        auxiliary = open_auxiliary(images, labels, settings.auxiliary_fraction, data.shape, len(data.classes))
     return Loader(
         data.train,
         indices,
@@ -173,9 +204,33 @@ def _loader(config: Config, data: DataSet, fabric: Fabric) -> Loader:
         fabric.device,
         Augment(settings.crop, settings.flip, settings.cutout, settings.cutmix),
         len(data.classes),
-        auxiliary,
+        _auxiliary(config, data, fabric),
         settings.residency,
+        settings.label_smoothing,
     )
+
+
+def _auxiliary(config: Config, data: DataSet, fabric: Fabric) -> Auxiliary | None:
+    settings = config.data
+    if settings.auxiliary is None or settings.auxiliary_labels is None:
+        return None
+    images, labels = Path(settings.auxiliary), Path(settings.auxiliary_labels)
+    if labels.is_dir():
+        labels = _labelled_by(labels, images, data, fabric)
+    return open_auxiliary(images, labels, settings.auxiliary_fraction, data.shape, len(data.classes))
+
+
+def _labelled_by(teacher: Path, images: Path, data: DataSet, fabric: Fabric) -> Path:
+    """Return the labels that a run's network gives to auxiliary images, made once per network."""
+    checkpoint = checkpoint_of(teacher)
+    digest = store.read_facts(checkpoint)["files"]["averaged.safetensors"]["sha256"][:12]
+    labels = images.with_name(f"{images.stem}-labels-{digest}.npy")
+    if not labels.is_file():
+        fabric.print(f"labelling {images} by {checkpoint}, into {labels}")
+        model = make_model(read_config(run_folder(checkpoint)), data).to(fabric.device).eval()
+        load_weights(model, averaged_weights(checkpoint), str(checkpoint))
+        pseudo_label(lambda x: model(x.to(fabric.device)), images, labels, data.shape)
+    return labels
 
 
 def _version(package: str) -> str | None:

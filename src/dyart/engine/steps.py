@@ -1,6 +1,6 @@
 """One step of training: craft the points, take the loss, move the weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -29,8 +29,20 @@ class Stepper:
         self, fabric: Fabric, views: Views, method: Method[Any], capture: bool = False, accumulate: int = 1
     ) -> None:
         """Record nothing yet."""
+        if accumulate > 1 and type(method).perturb is not Method.perturb:
+            # Parts after the first would be crafted at the perturbed weights.
+            raise ValueError(f"{method.name} perturbs the weights for a whole step: train.accumulate must be 1")
         self.fabric, self.views, self.method, self.accumulate = fabric, views, method, accumulate
-        self.craft: Callable[[Batch], Any] = Captured(self._craft) if capture else self._craft
+        self.capture = capture
+        self.stage: Hashable = object()  # equal to no method's
+        self.advance(0.0)
+
+    def advance(self, fraction: float) -> None:
+        """Tell the method how much of its training is done; a new stage of it is captured anew."""
+        self.method.advance(fraction)
+        if self.method.stage != self.stage:
+            self.stage = self.method.stage
+            self.craft: Callable[[Batch], Any] = Captured(self._craft) if self.capture else self._craft
 
     def gradients(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """Add the gradients of one batch to the parameters, and return loss and metrics, detached, on the device."""
@@ -38,9 +50,11 @@ class Stepper:
         parts = split(batch, self.accumulate)
         total: Tensor | None = None
         summed: Metrics = {}
-        for part in parts:
+        for position, part in enumerate(parts):
             crafted = self.craft(part)
             with self.fabric.autocast():
+                if position == 0:
+                    self.method.perturb(self.views.model, self.views.update, part, crafted)
                 loss, metrics = self.method.loss(self.views.update, part, crafted)
                 loss = loss / len(parts)
             self.fabric.backward(loss)

@@ -1,12 +1,10 @@
 """Clean and PGD accuracy on the hold-out, after every epoch: what checkpoints are chosen by."""
 
-import numpy as np
-import torch
 from torch import nn
 
 from dyart.attacks.accuracy import correct, resists_pgd
 from dyart.data import draws
-from dyart.data.loader import to_unit
+from dyart.data.loader import as_tensors
 from dyart.data.sets import DataSet
 from dyart.engine.fabric import Fabric
 from dyart.engine.views import compiled
@@ -26,9 +24,7 @@ class Validation:
 
     def __init__(self, data: DataSet, fabric: Fabric, model: nn.Module, config: Config, compile: bool = False) -> None:
         """Put the hold-out on the device."""
-        rows = np.asarray(data.holdout)
-        self.inputs = to_unit(torch.from_numpy(np.ascontiguousarray(data.train.images[rows])).to(fabric.device))
-        self.labels = torch.from_numpy(np.asarray(data.train.labels[rows], dtype=np.int64)).to(fabric.device)
+        self.inputs, self.labels = as_tensors(data.train, data.holdout, fabric.device)
         self.fabric, self.config = fabric, config
         self.view = compiled(model, compile)
 

@@ -9,18 +9,19 @@ import importlib
 import inspect
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from difflib import get_close_matches
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, evaluation_mode, ordinary, unchanged
 from dyart.data import draws
 from dyart.data.loader import Batch
+from dyart.models.factory import load_named
 
 Metrics = dict[str, Tensor]
 Crafted = TypeVar("Crafted")
@@ -50,6 +51,35 @@ class Method(ABC, Generic[Crafted]):
     def loss(self, model: Model, batch: Batch, crafted: Crafted) -> tuple[Tensor, Metrics]:
         """Return the loss, to be differentiated, and detached scalars to log. The model is in training mode."""
 
+    @property
+    def stage(self) -> Hashable:
+        """What of the method's settings changes in the course of a training; a new stage is captured anew."""
+        return None
+
+    def prepare(self, examples: int, device: torch.device) -> None:
+        """Make room for what is kept per example; called once, before the first step or the return of a state.
+
+        Args:
+            examples: indices of batches are below this.
+            device: where batches are.
+        """
+
+    def advance(self, fraction: float) -> None:
+        """Take note that this fraction of the training is done, from 0 on; called before every epoch."""
+
+    def perturb(self, model: nn.Module, forward: Model, batch: Batch, crafted: Crafted) -> None:
+        """Move the weights before the loss is taken; ``restore`` undoes it after the optimizer's step (AWP).
+
+        Args:
+            model: whose parameters are moved in place, in training mode.
+            forward: the same network, possibly compiled, to call.
+            batch: of the step.
+            crafted: what was crafted for it.
+        """
+
+    def restore(self, model: nn.Module) -> None:
+        """Take back what ``perturb`` did, leaving the optimizer's step."""
+
     def rank(self, clean: float, robust: float) -> tuple[float, float]:
         """Return what checkpoints are compared by: robust validation accuracy, then clean."""
         return robust, clean
@@ -73,7 +103,11 @@ class Method(ABC, Generic[Crafted]):
         self._calls = getattr(self, "_calls", 0) + 1
         key = torch.full((), draws.key(0, "call", self._calls), dtype=torch.int64, device=inputs.device)
         batch = Batch(inputs, labels, index, key)
-        return self.loss(model, batch, self.crafted(model, batch))
+        return self.loss_alone(model, batch, self.crafted(model, batch))
+
+    def loss_alone(self, model: Model, batch: Batch, crafted: Crafted) -> tuple[Tensor, Metrics]:
+        """Return ``loss`` where nobody calls ``perturb`` and ``restore``: in anybody's training loop."""
+        return self.loss(model, batch, crafted)
 
     def crafted(self, model: Model, batch: Batch) -> Crafted:
         """Return ``craft`` with the model put into eval mode and left as it was."""
@@ -118,19 +152,26 @@ def registered() -> dict[str, "type[Method[Any]]"]:
     package = importlib.import_module("dyart.methods")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"dyart.methods.{module.name}")
-    return dict(sorted(_REGISTERED.items()))
+    awp = importlib.import_module("dyart.methods.awp")
+    around = {f"{name}{awp.SUFFIX}": awp.with_awp(_REGISTERED[name]) for name in awp.LISTED if name in _REGISTERED}
+    return dict(sorted((around | _REGISTERED).items()))
 
 
 def find(name: str) -> "type[Method[Any]]":
     """Return the class of a method: a registered name, or ``package.module:Class`` for anybody's own.
 
+    Either with ``-awp`` at its end is that method with adversarial weight perturbation around it.
+
     Raises:
         ValueError: there is none; the message names the nearest.
     """
+    awp = importlib.import_module("dyart.methods.awp")
+    if name.endswith(awp.SUFFIX) and (":" in name or name not in registered()):
+        around: type[Method[Any]] = awp.with_awp(find(name.removesuffix(awp.SUFFIX)))
+        return around
     if ":" in name:
-        module, _, attribute = name.partition(":")
         try:
-            found = getattr(importlib.import_module(module), attribute)
+            found = load_named(name, "method", "package.module:Class")
         except (ImportError, AttributeError, ValueError) as error:
             raise ValueError(f"no method {name!r}: {error}") from error
         if not (inspect.isclass(found) and issubclass(found, Method)):

@@ -1,4 +1,4 @@
-"""Anybody's own network, named as ``package.module:factory``."""
+"""Anybody's own network, named as ``package.module:factory``; and anything else that is named so."""
 
 import difflib
 import importlib
@@ -17,12 +17,27 @@ def is_factory(name: str) -> bool:
 
 
 def load_factory(name: str) -> Callable[..., object]:
-    """Import what ``name``, ``package.module:factory``, names and return it.
+    """Return what makes a network: ``load_named`` of ``package.module:factory``, if that can be called."""
+    found = load_named(name)
+    if isinstance(found, nn.Module):
+        raise TypeError(f"{name!r} is a network, not a function that makes one: wrap it as `def factory(): return ...`")
+    if not callable(found):
+        raise TypeError(f"{name!r} must be a function or class that makes a network, got {type(found).__name__}")
+    return found
 
-    The working directory counts as a place to import from, after all others: the network is often a file there.
+
+def load_named(name: str, kind: str = "network", form: str = "package.module:factory") -> object:
+    """Import what ``name`` names, ``package.module:attribute``, and return it.
+
+    The working directory counts as a place to import from, after all others: what is one's own is often a file there.
+
+    Args:
+        name: of the module and of something in it, with dots for what lies deeper.
+        kind: what it should be, for the error messages.
+        form: how such a name is written, for the error messages.
     """
     with _working_directory_importable():
-        return _imported(name)
+        return _imported(name, kind, form)
 
 
 def call_factory(
@@ -44,12 +59,12 @@ def call_factory(
     return network, set(given)
 
 
-def _imported(name: str) -> Callable[..., object]:
+def _imported(name: str, kind: str, form: str) -> object:
     path, _, attribute = name.partition(":")
     if not path or not attribute or ":" in attribute:
-        raise ValueError(f"write a network of your own as 'package.module:factory', got {name!r}")
+        raise ValueError(f"write a {kind} of your own as '{form}', got {name!r}")
     if path.endswith(".py") or "/" in path or os.sep in path:
-        raise ValueError(f"{path!r} is a file: write the module's name, 'package.module:factory', without .py or slash")
+        raise ValueError(f"{path!r} is a file: write the module's name, '{form}', without .py or slash")
     try:
         found: object = importlib.import_module(path)
     except ModuleNotFoundError as error:
@@ -65,10 +80,6 @@ def _imported(name: str) -> Callable[..., object]:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise AttributeError(f"{name!r}: {getattr(found, '__name__', path)!r} has no {part!r}{hint}")
         found = getattr(found, part)
-    if isinstance(found, nn.Module):
-        raise TypeError(f"{name!r} is a network, not a function that makes one: wrap it as `def factory(): return ...`")
-    if not callable(found):
-        raise TypeError(f"{name!r} must be a function or class that makes a network, got {type(found).__name__}")
     return found
 
 

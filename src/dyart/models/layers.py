@@ -2,15 +2,18 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+Normalization = Literal["batch", "group"]
+ActivationName = Literal["silu", "relu"]
 Activation = Callable[[], nn.Module]
 
 # Never in place: forward-mode derivatives and the residual blocks read a tensor after its activation.
-ACTIVATIONS: dict[str, Activation] = {"silu": nn.SiLU, "relu": nn.ReLU}
+ACTIVATIONS: dict[ActivationName, Activation] = {"silu": nn.SiLU, "relu": nn.ReLU}
 
 GROUPS = 32
 
@@ -115,3 +118,10 @@ def replace_batch_norm(module: nn.Module) -> nn.Module:
         if new is not child:
             setattr(module, name, new)
     return module
+
+
+def set_batch_norm_momentum(module: nn.Module, momentum: float) -> None:
+    """Set the momentum of the running statistics of every BatchNorm inside ``module``."""
+    for layer in module.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            layer.momentum = momentum

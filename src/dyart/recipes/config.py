@@ -7,14 +7,15 @@ written as fractions (8/255) and are kept as written.
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Normalization = Literal["batch", "group"]
-Activation = Literal["silu", "relu"]
+from dyart.attacks.pgd import AttackNorm
+from dyart.data.loader import Residency
+from dyart.models.layers import ActivationName, Normalization
+
 Schedule = Literal["cosine", "step", "one-cycle", "constant"]
 Averaging = Literal["all", "released"]
 Precision = Literal["fp32", "bf16"]
 Switch = Literal["auto", "on", "off"]
 Logger = Literal["csv", "tensorboard", "wandb", "mlflow"]
-Residency = Literal["auto", "device", "stream"]
 Attack = Literal["pgd", "margins", "none"]
 
 
@@ -25,14 +26,15 @@ class Data:
     Args:
         name: of the data set (``dyart data list``), a .npz file, a folder of .npy files or an image folder.
         root: where data sets lie; None: $DYART_DATA, else the user's cache folder.
-        limit: train on the first so many images only, for trials.
+        limit: train on so many images only, for trials: the first, or drawn ones where a set is stored class by class.
         crop: pixels of zero padding before a random crop; 0: none.
         flip: mirror half of the images.
         cutout: side of a square set to zero; 0: none.
         cutmix: probability to mix an image with another.
+        label_smoothing: share of every label that is spread over all classes, in every cross-entropy.
         residency: keep the set on the device, stream it, or decide by its size.
         auxiliary: a .npy of uint8 images to mix into every batch.
-        auxiliary_labels: a .npy with their labels.
+        auxiliary_labels: a .npy with their labels; or a run's folder, whose network labels them (kept beside them).
         auxiliary_fraction: share of every batch that comes from there.
     """
 
@@ -43,6 +45,7 @@ class Data:
     flip: bool = False
     cutout: int = 0
     cutmix: float = 0.0
+    label_smoothing: float = 0.0
     residency: Residency = "auto"
     auxiliary: str | None = None
     auxiliary_labels: str | None = None
@@ -51,6 +54,7 @@ class Data:
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
         _at_least("data.limit", self.limit, 1)
+        _share("data.label_smoothing", self.label_smoothing)
         if (self.auxiliary is None) != (self.auxiliary_labels is None):
             raise ValueError("data.auxiliary and data.auxiliary_labels go together: images and their labels")
 
@@ -65,13 +69,20 @@ class Model:
         activation: None: the network's own.
         mean: per channel, subtracted inside the model; None: the network's own, mostly none.
         std: per channel, divided by inside the model.
+        bn_momentum: share of a batch in BatchNorm's running statistics; None: the network's own.
     """
 
     name: str = "cnn"
     normalization: Normalization = "batch"
-    activation: Activation | None = None
+    activation: ActivationName | None = None
     mean: list[float] | None = None
     std: list[float] | None = None
+    bn_momentum: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if self.bn_momentum is not None and not 0 < self.bn_momentum <= 1:
+            raise ValueError(f"model.bn_momentum must be above 0 and at most 1, got {self.bn_momentum}")
 
 
 @dataclass
@@ -171,7 +182,7 @@ class Eval:
     Args:
         radius: of the validation attack after every epoch.
         steps: of that attack.
-        norm: of radius and radii.
+        norm: of radius and radii: that of the method, if it has one.
         every: epochs between two validations.
         radii: of the evaluation after training.
         attack: of the evaluation after training: pgd (20 steps, margin loss), margins (one boundary search for all
@@ -180,7 +191,7 @@ class Eval:
 
     radius: float = 8 / 255
     steps: int = 20
-    norm: Literal["linf", "l2"] = "linf"
+    norm: AttackNorm = "linf"
     every: int = 1
     radii: list[float] = field(default_factory=lambda: [2 / 255, 4 / 255, 8 / 255, 12 / 255, 16 / 255])
     attack: Attack = "pgd"

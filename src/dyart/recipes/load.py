@@ -8,7 +8,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
 
+from dyart.attacks.pgd import AttackNorm
 from dyart.attacks.radius import Radius
+from dyart.boundary.norms import Norm
 from dyart.methods.base import Method, find
 from dyart.recipes.config import SECTIONS, Config
 from dyart.recipes.parser import NOT_IN_RECIPES, build_parser, keys
@@ -89,9 +91,27 @@ def check(tree: Tree) -> Config:
         sections = {section: cls(**parsed.pop(section)) for section, cls in SECTIONS.items()}
         config = Config(**parsed, **sections)
         make_method(config)
+        _check_norms(config)
     except (argparse.ArgumentError, ValueError, TypeError) as error:
         raise RecipeError(_readable(str(error))) from error
     return config
+
+
+def _check_norms(config: Config) -> None:
+    """Refuse a training in one norm that is judged in another: its radii would mean something else."""
+    trained, judged = config.method.get("norm"), config.eval.norm
+    if trained not in get_args(Norm) or trained == judged:
+        return
+    if trained in get_args(AttackNorm):
+        raise ValueError(
+            f"method.norm is {trained} and eval.norm {judged}: set eval.norm to {trained}, with eval.radius and "
+            "eval.radii in it (or method.norm the other way)"
+        )
+    if config.eval.attack != "none":
+        raise ValueError(
+            f"method.norm is {trained}, in which nothing is evaluated after a training: set eval.attack to none. "
+            f"Checkpoints are then compared by the validation attack in eval.norm {judged}: set eval.radius for that"
+        )
 
 
 def make_method(config: Config) -> Method[Any]:
@@ -105,6 +125,20 @@ def dump(config: Config) -> str:
     import yaml
 
     return str(yaml.safe_dump(_plain(dataclasses.asdict(config)), sort_keys=False, allow_unicode=True, width=120))
+
+
+def differences(first: Config, second: Config) -> dict[str, tuple[Any, Any]]:
+    """Return the keys in which two configurations differ, with both values."""
+    one, two = (flat(dataclasses.asdict(config)) for config in (first, second))
+    return {key: (one.get(key), two.get(key)) for key in {**one, **two} if one.get(key) != two.get(key)}
+
+
+def flat(tree: Tree, prefix: str = "") -> Tree:
+    """Return a tree with one level, its keys joined by dots."""
+    leaves: Tree = {}
+    for key, value in tree.items():
+        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return leaves
 
 
 def merge(below: Tree, above: Tree) -> Tree:
@@ -230,7 +264,8 @@ def _readable(message: str) -> str:
     """Return an error of the parser on one line, in the words of a recipe."""
     key, found, radius = message.partition("Not of type Radius:")
     if found:
-        return f"{key.split(':')[0].removeprefix('Parser key ')}:{radius.splitlines()[0]}"
+        name = key.split(":")[0].removeprefix("Parser key ").strip('"')
+        return f"{name}:{radius.splitlines()[0]}"
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     joined = " ".join(line.rstrip(".") if line.startswith("Parser key") else line for line in lines)
     for old, new in (("Parser key ", ""), ("<class '", ""), ("'>", ""), ("typing.", ""), ("dyart.attacks.radius.", "")):

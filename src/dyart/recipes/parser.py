@@ -63,12 +63,31 @@ def _add(parser: "ArgumentParser", key: str, kind: Any, default: Any, meaning: s
 
 
 def _arguments(cls: type[Method[Any]]) -> dict[str, tuple[Any, Any]]:
-    """Return type and default of every hyper-parameter of a method."""
+    """Return type and default of every hyper-parameter of a method.
+
+    Raises:
+        ValueError: an argument of its constructor is no key of a recipe; the message says what it lacks.
+    """
     if cls.__init__ is object.__init__:
         return {}
     hints = typing.get_type_hints(cls.__init__)
     parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    for parameter in parameters:
+        if lack := _lack(parameter, hints):
+            raise ValueError(f"the method {cls.__module__}.{cls.__qualname__}: its argument {parameter} {lack}")
     return {p.name: (hints[p.name], p.default) for p in parameters if p.name not in NOT_IN_RECIPES}
+
+
+def _lack(parameter: inspect.Parameter, hints: dict[str, Any]) -> str:
+    """Return what an argument lacks to be a key of a recipe, and what to do; "" if nothing."""
+    name = parameter.name
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        return "can be anything: name every setting, with its type and default"
+    if name not in NOT_IN_RECIPES and name not in hints:
+        return f"needs a type, by which recipes read it: write `{name}: float = ...` (or int, bool, str, Literal[...])"
+    if parameter.default is parameter.empty:
+        return f"needs a default, since a recipe may leave it out: write `{parameter} = ...`"
+    return ""
 
 
 def _hints(cls: type[Any]) -> dict[str, Any]:

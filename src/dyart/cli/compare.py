@@ -1,0 +1,111 @@
+"""``dyart compare``: several recipes, several seeds, one table; what is finished is not done again."""
+
+import argparse
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dyart.engine.display import Display
+from dyart.engine.run import CONFIG, read_config, train
+from dyart.evaluation.paired import paired_difference
+from dyart.evaluation.quick import FILE, FLAGS, measure_run
+from dyart.recipes import Config, RecipeError, differences, resolve
+
+TABLE, JSON = "compare.md", "compare.json"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """All seeds of one recipe."""
+
+    recipe: str
+    measured: list[dict[str, Any]]
+    flags: list[dict[str, np.ndarray]]
+
+    def spread(self, column: str) -> str:
+        """Return mean and half the range over seeds of a column of flags, in percent."""
+        shares = [100 * float(flags[column].mean()) for flags in self.flags]
+        half = (max(shares) - min(shares)) / 2
+        return f"{np.mean(shares):.1f}" + (f" ± {half:.1f}" if len(shares) > 1 else "")
+
+
+def compare_command(options: argparse.Namespace) -> None:
+    """Train and measure every recipe with every seed, print one table and write it beside the runs."""
+    entries = [_entry(recipe, options) for recipe in options.recipes]
+    text = "\n".join(_table(entries))
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / TABLE).write_text(text + "\n", encoding="utf-8")
+    rows = [{"recipe": entry.recipe, "seeds": options.seeds, "runs": entry.measured} for entry in entries]
+    (options.out / JSON).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    print(f"\n{text}\n\n{options.out / TABLE}, {options.out / JSON}")
+
+
+def _entry(recipe: str, options: argparse.Namespace) -> Entry:
+    measured, flags = [], []
+    for seed in options.seeds:
+        config = resolve(recipe, [*options.rest, "--seed", str(seed)])
+        folder = options.out / f"{config.recipe or Path(recipe).stem}-seed{seed}"
+        config = replace(config, out=str(folder))
+        if not (folder / FILE).is_file() or not (folder / FLAGS).is_file():
+            _run(config, folder)
+        _same(config, folder)
+        measured.append({"seed": seed, **json.loads((folder / FILE).read_text(encoding="utf-8"))})
+        with np.load(folder / FLAGS, allow_pickle=False) as stored:
+            flags.append({name: stored[name] for name in stored.files})
+    return Entry(recipe, measured, flags)
+
+
+def _run(config: Config, folder: Path) -> None:
+    begun = (folder / CONFIG).is_file()
+    if begun:
+        _same(config, folder)
+    measure_run(train(config, resume=begun, callbacks=[Display(f"{config.recipe}, seed {config.seed}")]))
+
+
+def _same(config: Config, folder: Path) -> None:
+    """Refuse a folder whose run has other settings than are asked for."""
+    changed = sorted(set(differences(read_config(folder), config)) - {"out"})
+    if changed:
+        raise RecipeError(f"{folder} holds a run with other settings ({', '.join(changed)}): choose another --out")
+
+
+def _table(entries: list[Entry]) -> list[str]:
+    columns = list(entries[0].flags[0])
+    if any(list(flags) != columns for entry in entries for flags in entry.flags):
+        raise RecipeError("the recipes are measured at different radii: give them the same --eval.radii")
+    head = ["recipe", *columns, "s/epoch"]
+    rows = [[entry.recipe, *(entry.spread(c) for c in columns), f"{_seconds(entry):.1f}"] for entry in entries]
+    first = entries[0]
+    lines = [
+        f"Test accuracy in %, {len(first.flags)} seed(s): mean ± half the range. {first.measured[0]['attack']}.",
+        "",
+    ]
+    lines += _aligned([head, *rows])
+    if len(entries) > 1:
+        lines += ["", f"Points more than {first.recipe}, with 95 % intervals over the examples:", ""]
+        gains = [
+            [e.recipe, *(str(paired_difference(_column(first, c), _column(e, c))) for c in columns)]
+            for e in entries[1:]
+        ]
+        lines += _aligned([head[:-1], *gains])
+    return lines
+
+
+def _column(entry: Entry, name: str) -> list[np.ndarray]:
+    return [flags[name] for flags in entry.flags]
+
+
+def _seconds(entry: Entry) -> float:
+    return float(np.mean([row["seconds_per_epoch"] for row in entry.measured]))
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return lines

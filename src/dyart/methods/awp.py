@@ -1,0 +1,175 @@
+"""AWP: adversarial weight perturbation (Wu et al., NeurIPS 2020), around any method: ``at-awp``, ``trades-awp``, ...
+
+    theta <- theta - lr grad L(theta + gamma v),   v_l = grad_l L(theta) ||theta_l||_F / ||grad_l L(theta)||_F
+
+with L the wrapped method's loss at its points, crafted at theta, and l the tensors of more than one dimension whose
+name has "weight" in it: convolutions and linear layers. The gradient for v is one more training-mode pass, from which
+BatchNorm's running statistics are protected.
+
+In the engine the optimizer's step is taken at theta + gamma v and gamma v subtracted afterwards, as in the released
+code: weight decay sees the moved weights. In anybody's loop nothing comes after the optimizer's step. There the method
+is a loss like any other, whose value and gradient are those at theta + gamma v: the same but for weight decay, which
+then acts on theta itself (a difference of lr * decay * gamma v).
+"""
+
+import inspect
+import math
+import types
+import typing
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from dyart.boundary.model import Model, unchanged
+from dyart.data.loader import Batch
+from dyart.methods.base import Method, Metrics
+
+SUFFIX = "-awp"
+# Shown in lists; every other method's name with the suffix works as well.
+LISTED = ("at", "trades", "dyart")
+# Gamma and warm-up: AT-AWP's, and TRADES-AWP's for all others.
+DEFAULTS = {"at": (0.01, 0.0)}
+OTHER_DEFAULTS = (0.005, 0.05)
+TINY = 1e-20
+MEANINGS = (
+    "    gamma: size of the weights' perturbation, relative to the weights; 0: none.",
+    "    awp_warmup: fraction of the training before the first perturbation.",
+)
+
+Move = tuple[str, nn.Parameter, Tensor]
+
+
+class AWP(Method[Any]):
+    """What ``with_awp`` puts in front of a method's class; everything else passes through to that.
+
+    Args:
+        settings: of the wrapped method.
+        gamma: size of the weights' perturbation, relative to the weights; 0: none.
+        awp_warmup: fraction of the training before the first perturbation.
+    """
+
+    def __init__(self, *settings: Any, gamma: float, awp_warmup: float, **named: Any) -> None:  # noqa: ANN401
+        """Check and keep the settings."""
+        if not 0 <= gamma < math.inf:
+            raise ValueError(f"gamma must be finite and at least 0, got {gamma}")
+        if not 0 <= awp_warmup <= 1:
+            raise ValueError(f"awp_warmup is a fraction of the training, from 0 to 1, got {awp_warmup}")
+        self.gamma, self.awp_warmup = gamma, awp_warmup
+        self._awp_moves: list[Move] = []
+        super().__init__(*settings, **named)  # which may call advance
+        # Where nobody says how much of the training is done, there is no warm-up.
+        self.awp_active = True
+
+    def advance(self, fraction: float) -> None:
+        """Begin once the warm-up is over."""
+        super().advance(fraction)
+        self.awp_active = fraction >= self.awp_warmup
+
+    def perturb(self, model: nn.Module, forward: Model, batch: Batch, crafted: Any) -> None:  # noqa: ANN401
+        """Move the weights towards a larger loss."""
+        if self._awp_moves:
+            raise RuntimeError("the weights are perturbed already: call restore(model) after the optimizer's step")
+        super().perturb(model, forward, batch, crafted)
+        self._awp_moves = self.awp_moves(model, forward, batch, crafted)
+        with torch.no_grad():
+            for _, weight, move in self._awp_moves:
+                weight.add_(move)
+        # Autocast keeps the weights of the pass above in bfloat16, as they were.
+        torch.clear_autocast_cache()
+
+    def restore(self, model: nn.Module) -> None:
+        """Take the perturbation back."""
+        with torch.no_grad():
+            for _, weight, move in self._awp_moves:
+                weight.sub_(move)
+        self._awp_moves = []
+        super().restore(model)
+
+    def loss_alone(self, model: Model, batch: Batch, crafted: Any) -> tuple[Tensor, Metrics]:  # noqa: ANN401
+        """Return the loss at the moved weights, as a function of the weights where they are."""
+        if not isinstance(model, nn.Module):
+            raise TypeError(
+                f"the method {self.name!r} moves the network's weights: it needs the nn.Module that has them, got "
+                f"{type(model).__name__}"
+            )
+        moved = {name: weight + move for name, weight, move in self.awp_moves(model, model, batch, crafted)}
+        return super().loss_alone(lambda x: functional_call(model, moved, (x,)), batch, crafted)
+
+    def awp_moves(self, model: nn.Module, forward: Model, batch: Batch, crafted: Any) -> list[Move]:  # noqa: ANN401
+        """Return gamma v for every weight, by name; nothing during the warm-up.
+
+        Buffers, gradients, random generators and what the wrapped method keeps per example stay as they are.
+        """
+        weights = [(name, p) for name, p in model.named_parameters() if p.requires_grad and _is_moved(name, p)]
+        if not (weights and self.awp_active and self.gamma > 0):
+            return []
+        kept = {name: tensor.clone() for name, tensor in self.state_dict().items()}
+        with unchanged(model, batch.inputs.device), torch.enable_grad():
+            loss, _ = self.loss(forward, batch, crafted)
+            gradients = torch.autograd.grad(loss, [weight for _, weight in weights], allow_unused=True)
+        if kept:
+            self.load_state_dict(kept)
+        pairs = zip(weights, gradients, strict=True)
+        return [(name, w, self.gamma * _scaled(g, w.detach())) for (name, w), g in pairs if g is not None]
+
+
+@cache
+def with_awp(cls: type[Method[Any]]) -> type[Method[Any]]:
+    """Return a method's class with AWP around it: its settings, ``gamma`` and ``awp_warmup``.
+
+    Raises:
+        ValueError: the class has a setting of one of these names, e.g. because it has AWP around it already.
+    """
+    own: list[inspect.Parameter] = []
+    hints: dict[str, Any] = {}
+    if cls.__init__ is not object.__init__:
+        own = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        hints = typing.get_type_hints(cls.__init__)
+    added = dict(zip(("gamma", "awp_warmup"), DEFAULTS.get(cls.name, OTHER_DEFAULTS), strict=True))
+    if taken := sorted({parameter.name for parameter in own} & added.keys()):
+        raise ValueError(f"no AWP around {cls.name or cls.__name__!r}: it has settings {taken} of its own")
+
+    def __init__(self: AWP, *settings: Any, **named: Any) -> None:  # noqa: ANN401, N807
+        AWP.__init__(self, *settings, **{**added, **named})
+
+    # One signature of both, for whoever reads it: the recipes' parser, help().
+    __init__.__doc__ = AWP.__init__.__doc__
+    __init__.__annotations__ = hints | dict.fromkeys(added, float) | {"return": None}
+    __init__.__dict__["__signature__"] = _joined(own, added, hints)
+    named = {
+        "__init__": __init__,
+        "__doc__": _documented(inspect.getdoc(cls) or ""),
+        "__module__": __name__,
+        "name": f"{cls.name}{SUFFIX}",
+    }
+    return types.new_class(f"{cls.__name__}WithAWP", (AWP, cls), exec_body=lambda body: body.update(named))
+
+
+def _is_moved(name: str, parameter: nn.Parameter) -> bool:
+    return parameter.ndim > 1 and "weight" in name
+
+
+def _scaled(gradient: Tensor, weight: Tensor) -> Tensor:
+    """Return the gradient with the weight's length."""
+    scaled: Tensor = gradient * (torch.linalg.vector_norm(weight) / (torch.linalg.vector_norm(gradient) + TINY))
+    return scaled
+
+
+def _joined(own: list[inspect.Parameter], added: dict[str, float], hints: dict[str, Any]) -> inspect.Signature:
+    first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    last = [parameter for parameter in own if parameter.kind is inspect.Parameter.VAR_KEYWORD]
+    only = inspect.Parameter.KEYWORD_ONLY
+    new = [inspect.Parameter(name, only, default=value, annotation=float) for name, value in added.items()]
+    own = [p.replace(annotation=hints.get(p.name, p.annotation)) for p in own if p not in last]
+    return inspect.Signature([first, *own, *new, *last], return_annotation=None)
+
+
+def _documented(text: str) -> str:
+    """Return a docstring that has AWP's settings among its ``Args:``."""
+    before, found, after = text.partition("Args:\n")
+    settings = "\n".join(MEANINGS)
+    body = f"{before}Args:\n{settings}\n{after}" if found else f"{text}\n\nArgs:\n{settings}"
+    return f"With adversarial weight perturbation, which costs one more training step's passes:\n\n{body}"

@@ -1,0 +1,75 @@
+"""``dyart compare``: several recipes, one table."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dyart.cli import main
+from dyart.evaluation.paired import paired_difference
+
+TINY = ["--data.name", "three-blobs", "--model.name", "mlp", "--train.epochs", "1", "--train.batch_size", "256",
+        "--data.crop", "0", "--eval.steps", "1", "--train.device", "cpu", "--train.burn_in", "0"]  # fmt: skip
+RECIPES = ["fashion-mini-cnn-natural", "fashion-mini-cnn-at"]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare")
+    assert main(["compare", *RECIPES, "--seeds", "0,1", "--out", str(folder), *TINY]) == 0
+    return folder
+
+
+def test_one_table_with_every_recipe_and_paired_differences(compared):
+    text = (compared / "compare.md").read_text()
+    assert all(recipe in text for recipe in RECIPES)
+    assert "2 seed(s)" in text
+    assert "±" in text
+    assert f"Points more than {RECIPES[0]}" in text
+    rows = json.loads((compared / "compare.json").read_text())
+    assert [row["recipe"] for row in rows] == RECIPES
+    assert [run["seed"] for run in rows[0]["runs"]] == [0, 1]
+    shares = [100 * run["clean"] for run in rows[0]["runs"]]
+    assert f"| {RECIPES[0]} " in text
+    assert f"{np.mean(shares):.1f} ± {(max(shares) - min(shares)) / 2:.1f}" in text
+
+
+def test_finished_runs_are_not_repeated_and_lost_ones_are(compared, capsys):
+    seed0, seed1 = (compared / f"{RECIPES[1]}-seed{seed}" for seed in (0, 1))
+    before = (seed0 / "environment.json").stat().st_mtime_ns
+    (seed1 / "evaluation.json").unlink()
+    assert main(["compare", *RECIPES, "--seeds", "0,1", "--out", str(compared), *TINY]) == 0
+    assert (seed0 / "environment.json").stat().st_mtime_ns == before
+    assert (seed1 / "evaluation.json").is_file()
+
+
+def test_other_settings_in_the_same_folder_are_refused(compared, capsys):
+    assert main(["compare", *RECIPES, "--out", str(compared), *TINY, "--optim.lr", "0.01"]) == 2
+    error = capsys.readouterr().err
+    assert "other settings" in error
+    assert "lr" in error
+
+
+def test_seeds_must_be_numbers(capsys):
+    with pytest.raises(SystemExit):
+        main(["compare", *RECIPES, "--seeds", "a,b"])
+    assert "0,1,2" in capsys.readouterr().err
+
+
+def test_paired_differences_by_hand():
+    first, second = np.array([1, 0, 1, 0], bool), np.array([1, 1, 1, 0], bool)
+    found = paired_difference([first], [second])
+    gain = np.array([0, 1, 0, 0])
+    assert found.mean == 0.25
+    assert found.high - found.mean == pytest.approx(1.96 * gain.std(ddof=1) / 2)
+    assert found.low + found.high == pytest.approx(0.5)
+    both = paired_difference([first, second], [second, second])
+    assert both.mean == 0.125
+    assert str(found).startswith("+25.0 [")
+
+
+def test_paired_differences_need_the_same_examples():
+    with pytest.raises(ValueError, match="same examples"):
+        paired_difference([np.ones(3, bool)], [np.ones(4, bool)])
+    with pytest.raises(ValueError, match="same examples"):
+        paired_difference([], [np.ones(4, bool)])

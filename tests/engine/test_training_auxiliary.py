@@ -1,0 +1,73 @@
+"""Auxiliary images and smoothed labels through a whole training."""
+
+import numpy as np
+import pytest
+import torch
+
+from dyart.data import load
+from dyart.engine.run import averaged_weights, make_model, prepare, read_config, train
+from dyart.recipes import resolve
+
+SHORT = ["--data.limit", "256", "--train.epochs", "1", "--train.batch_size", "64", "--eval.steps", "1",
+         "--train.device", "cpu"]  # fmt: skip
+
+
+def pool(folder, count=96):
+    images = np.random.default_rng(0).integers(0, 256, (count, 28, 28, 1), dtype=np.uint8)
+    np.save(folder / "pool.npy", images)
+    return folder / "pool.npy", images
+
+
+def test_a_run_labels_the_auxiliary_images_of_another(tmp_path):
+    teacher = resolve("fashion-mini-cnn-natural", [*SHORT, "--out", str(tmp_path / "teacher")])
+    train(teacher)
+    path, images = pool(tmp_path)
+    words = ["--data.auxiliary", str(path), "--data.auxiliary_labels", str(tmp_path / "teacher")]
+    student = resolve("fashion-mini-cnn-natural", [*SHORT, *words, "--out", str(tmp_path / "student"), "--seed", "3"])
+    training = train(student)
+    (written,) = tmp_path.glob("pool-labels-*.npy")
+    labels = np.load(written)
+    model = make_model(read_config(tmp_path / "teacher"), load("fashion-mini")).eval()
+    model.load_state_dict(averaged_weights(tmp_path / "teacher"))
+    expected = model(torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255).argmax(dim=1)
+    assert np.array_equal(labels, expected.numpy())
+    batch = next(training.loader.epoch(0))
+    extra = batch.index >= 6000
+    assert extra.sum() == int(64 * 0.7)
+    assert torch.equal(batch.labels[extra], torch.from_numpy(labels)[batch.index[extra] - 6000])
+    assert training.loader.examples == 6000 + 96
+
+
+def test_auxiliary_images_without_labels_are_refused(tmp_path):
+    path, _ = pool(tmp_path)
+    with pytest.raises(ValueError, match="go together"):
+        resolve("fashion-mini-cnn-natural", ["--data.auxiliary", str(path)])
+
+
+def test_smoothed_labels_reach_the_loss():
+    words = [*SHORT, "--data.label_smoothing", "0.1", "--data.crop", "0"]
+    training = prepare(resolve("fashion-mini-cnn-natural", words))
+    batch = next(training.loader.epoch(0))
+    assert batch.targets is not None
+    assert torch.allclose(batch.targets.sum(dim=1), torch.ones(64))
+    own = batch.targets.gather(1, batch.labels[:, None])
+    assert torch.allclose(own, torch.full_like(own, 0.91))
+    logits = training.model.train()(batch.inputs)
+    loss, _ = training.method.loss(training.model, batch, None)
+    by_torch = torch.nn.functional.cross_entropy(logits, batch.labels, label_smoothing=0.1)
+    assert loss.item() == pytest.approx(by_torch.item(), rel=1e-5)
+
+
+def test_smoothing_outside_its_range_is_refused():
+    with pytest.raises(ValueError, match="label_smoothing"):
+        resolve("fashion-mini-cnn-natural", ["--data.label_smoothing", "1.0"])
+
+
+def test_another_teacher_gives_labels_of_its_own(tmp_path):
+    path, _ = pool(tmp_path)
+    for seed in (0, 1):
+        out = tmp_path / f"part{seed}" / "teacher"
+        train(resolve("fashion-mini-cnn-natural", [*SHORT, "--out", str(out), "--seed", str(seed)]))
+        words = ["--data.auxiliary", str(path), "--data.auxiliary_labels", str(out)]
+        prepare(resolve("fashion-mini-cnn-natural", [*SHORT, *words]))
+    assert len(list(tmp_path.glob("pool-labels-*.npy"))) == 2

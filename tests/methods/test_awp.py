@@ -1,0 +1,486 @@
+"""AWP around any method: the weights go where the formula says, come back, and nothing else has changed."""
+
+import copy
+import inspect
+import math
+import typing
+
+import pytest
+import torch
+import torch.nn.functional as F
+from networks import plain_kernels
+from objective_cases import assert_all_close, gradients_of, images, labels_of
+from objective_cases import network as resnet
+from side_effects import assert_same, in_mode, network, settings, snapshot
+from side_effects import batch as small_batch
+from torch import nn
+
+from dyart.data.loader import Batch
+from dyart.engine.callbacks import Callback
+from dyart.engine.fabric import make_fabric
+from dyart.engine.run import prepare
+from dyart.engine.steps import Stepper
+from dyart.engine.views import Views
+from dyart.methods.at import AT
+from dyart.methods.awp import AWP, with_awp
+from dyart.methods.base import Method, classification_loss, find, registered
+from dyart.methods.dyart import DyART
+from dyart.methods.mma import MMA
+from dyart.methods.natural import Natural
+from dyart.recipes import RecipeError
+from dyart.recipes.load import check, make_method, resolve
+from dyart.recipes.parser import keys
+
+X = images()
+WRAPPED = ["natural", "at", "trades", "dyart", "mma"]
+MOVED = ["weight" in name and value.ndim > 1 for name, value in resnet("batch").named_parameters()]
+
+
+def setting(normalization="batch"):
+    model = resnet(normalization).train()
+    return model, Batch(X, labels_of(model, X), torch.arange(len(X)), torch.tensor(5))
+
+
+def values(model):
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def by_hand(model, batch, points, gamma):
+    """Return gamma v for every parameter of AT's loss, zeros where nothing moves: a network of its own."""
+    proxy = copy.deepcopy(model).train()
+    loss = F.cross_entropy(proxy(points), batch.labels)
+    moves = []
+    for (name, weight), gradient in zip(proxy.named_parameters(), gradients_of(loss, proxy), strict=True):
+        length = math.sqrt(float((weight.detach() ** 2).sum())) / math.sqrt(float((gradient**2).sum()))
+        moves.append(gamma * length * gradient * (weight.ndim > 1 and "weight" in name))
+    return moves
+
+
+# The perturbation
+
+
+@pytest.mark.parametrize("normalization", ["batch", "group"])
+def test_the_weights_go_where_the_formula_says(normalization):
+    model, batch = setting(normalization)
+    method = find("at-awp")(gamma=0.02)
+    crafted = method.crafted(model, batch)
+    before, wanted = values(model), by_hand(model, batch, crafted, 0.02)
+    method.perturb(model, model, batch, crafted)
+    assert 0 < sum(MOVED) < len(MOVED)
+    for old, new, move, moved in zip(before, values(model), wanted, MOVED, strict=True):
+        assert torch.equal(old, new) is not moved
+        torch.testing.assert_close(new - old, move, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_every_tensor_moves_by_gamma_of_its_length_and_comes_back(name):
+    model, batch = setting()
+    method = find(f"{name}-awp")(gamma=0.03)
+    crafted = method.crafted(model, batch)
+    before = values(model)
+    loss = method.loss(model, batch, crafted)[0].item()
+    method.perturb(model, model, batch, crafted)
+    for old, new, moved in zip(before, values(model), MOVED, strict=True):
+        if moved:
+            torch.testing.assert_close((new - old).norm(), 0.03 * old.norm(), rtol=1e-9, atol=0)
+    assert method.loss(model, batch, crafted)[0].item() > loss
+    method.restore(model)
+    for old, new in zip(before, values(model), strict=True):
+        torch.testing.assert_close(new, old, rtol=1e-14, atol=1e-15)
+
+
+def test_the_extra_pass_leaves_everything_as_it_was():
+    model, (x, y) = in_mode(network(), "train"), small_batch()  # with dropout, a frozen layer, and gradients
+    batch = Batch(x, y, torch.arange(len(x)), torch.tensor(5))
+    method = find("at-awp")()
+    crafted = method.crafted(model, batch)
+    before, world = snapshot(model), settings()
+    method.perturb(model, model, batch, crafted)
+    now = snapshot(model)
+    moved = {
+        name for name, value in now.items() if isinstance(value, torch.Tensor) and not torch.equal(value, before[name])
+    }
+    assert moved == {"0.0.weight: value", "5.weight: value"}
+    assert_same({k: v for k, v in before.items() if k not in moved}, {k: v for k, v in now.items() if k not in moved})
+    assert_same(world, settings())
+
+
+def test_a_weight_without_gradient_stays():
+    class Idle(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = nn.Linear(2, 2), nn.Linear(2, 2)
+            self.dead = nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.used(x) + 0 * self.dead(x)
+
+    model = Idle()
+    batch = Batch(torch.rand(4, 2), torch.tensor([0, 1, 0, 1]), torch.arange(4), torch.tensor(0))
+    before = copy.deepcopy(model.state_dict())
+    find("natural-awp")().perturb(model, model, batch, None)
+    changed = [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])]
+    assert changed == ["used.weight"]
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_a_second_perturbation_needs_a_restoration():
+    model, batch = setting()
+    method = find("natural-awp")()
+    method.perturb(model, model, batch, None)
+    with pytest.raises(RuntimeError, match="perturbed already: call restore"):
+        method.perturb(model, model, batch, None)
+    method.restore(model)
+    method.perturb(model, model, batch, None)
+
+
+def test_under_autocast_the_loss_is_that_of_the_moved_weights():
+    # Autocast keeps bfloat16 copies of the weights while it lasts, which the engine's step is inside of.
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.Tanh(), nn.Linear(16, 4))
+    batch = Batch(X.float(), torch.arange(len(X)) % 4, torch.arange(len(X)), torch.tensor(5))
+    method = find("natural-awp")(gamma=0.3)
+    with plain_kernels(), torch.autocast("cpu", torch.bfloat16):
+        still = method.loss(model, batch, None)[0].item()
+        method.perturb(model, model, batch, None)
+        inside = method.loss(model, batch, None)[0]
+        inside.backward()
+    with plain_kernels(), torch.autocast("cpu", torch.bfloat16):
+        afresh = method.loss(model, batch, None)[0].item()
+    assert inside.item() == afresh
+    assert inside.item() > still + 0.1
+
+
+def test_through_a_compiled_view():
+    model, batch = setting("group")
+    twin = copy.deepcopy(model)
+    one, other = find("natural-awp")(), find("natural-awp")()
+    one.perturb(model, model, batch, None)
+    other.perturb(twin, torch.compile(twin, backend="eager"), batch, None)
+    for a, b in zip(values(model), values(twin), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
+
+
+def test_what_the_wrapped_method_keeps_is_written_once():
+    class Counting(Natural):
+        name = "counting"
+
+        def __init__(self):
+            self.visits = torch.zeros(len(X))
+
+        def state_dict(self):
+            return {"visits": self.visits}
+
+        def load_state_dict(self, state):
+            self.visits.copy_(state["visits"])
+
+        def loss(self, model, batch, crafted):
+            self.visits[batch.index] += 1
+            return super().loss(model, batch, crafted)
+
+    model, batch = setting()
+    method = with_awp(Counting)()
+    method.perturb(model, model, batch, None)
+    method.loss(model, batch, None)
+    assert (method.visits == 1).all()
+
+
+# A step: craft, perturb, loss and optimizer there, restore
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_a_step_of_the_engine_is_the_released_order(decay):
+    model, batch = setting("batch")
+    twin = copy.deepcopy(model)
+    method, rate = find("at-awp")(gamma=0.05), 0.1
+    optimizer = torch.optim.SGD(model.parameters(), rate, weight_decay=decay)
+    stepper = Stepper(make_fabric("cpu"), Views(model, compile=False), method)
+    stepper.gradients(batch)
+    optimizer.step()
+    method.restore(model)
+
+    points = AT().crafted(twin, batch)
+    moves = by_hand(twin, batch, points, 0.05)
+    with torch.no_grad():
+        for weight, move in zip(twin.parameters(), moves, strict=True):
+            weight += move
+    gradients = gradients_of(F.cross_entropy(twin(points), batch.labels), twin)
+    with torch.no_grad():
+        for weight, gradient, move in zip(twin.parameters(), gradients, moves, strict=True):
+            weight -= rate * (gradient + decay * weight)
+            weight -= move
+    for (name, one), other in zip(model.state_dict().items(), twin.state_dict().values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11, msg=name)
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_in_anybodys_loop_the_loss_and_its_gradient_are_those_at_the_moved_weights(name):
+    model, batch = setting("batch")
+    twin = copy.deepcopy(model)
+    method, other = (find(f"{name}-awp")(gamma=0.05) for _ in range(2))
+    before = values(model)
+    loss, metrics = method(model, X, batch.labels)
+    got = gradients_of(loss, model)
+    assert all(torch.equal(a, b) for a, b in zip(values(model), before, strict=True))
+    assert metrics
+
+    seen = {}
+    craft = other.craft
+    other.craft = lambda model, batch: seen.setdefault("crafted", craft(seen.setdefault("model", model), batch))
+    other.loss_alone = lambda model, batch, crafted: (seen.setdefault("batch", batch), {})
+    other(twin, X, batch.labels)  # the batch and points that a first call has
+    other.perturb(twin, twin, seen["batch"], seen["crafted"])
+    wanted, _ = other.loss(twin, seen["batch"], seen["crafted"])
+    torch.testing.assert_close(loss, wanted, rtol=1e-9, atol=1e-12)
+    assert_all_close(got, gradients_of(wanted, twin), 1e-7)
+    for (key, one), (_, two) in zip(model.named_buffers(), twin.named_buffers(), strict=True):
+        torch.testing.assert_close(one, two, msg=key)
+    # ... and far from those of the method alone.
+    plain, _ = find(name)().loss(model, seen["batch"], seen["crafted"])
+    assert loss > plain
+
+
+def test_without_gradients_the_loss_is_the_same():
+    model, batch = setting("group")
+    wanted = find("at-awp")()(model, X, batch.labels)[0].item()
+    with torch.no_grad():
+        loss, _ = find("at-awp")()(model, X, batch.labels)
+    assert loss.item() == pytest.approx(wanted, rel=1e-12)
+    assert not loss.requires_grad
+
+
+def test_a_network_without_matrices_has_nothing_to_move():
+    model = nn.Sequential(nn.Flatten(), nn.LayerNorm(192))
+    batch = Batch(X.float(), torch.arange(len(X)) % 4, torch.arange(len(X)), torch.tensor(5))
+    wanted = Natural()(model, batch.inputs, batch.labels)[0]
+    assert torch.equal(find("natural-awp")()(model, batch.inputs, batch.labels)[0], wanted)
+
+
+def test_anybodys_loop_needs_the_module():
+    model, batch = setting()
+    with pytest.raises(TypeError, match=r"'at-awp' moves the network's weights: it needs the nn\.Module.*function"):
+        find("at-awp")()(lambda x: 2 * model(x), X, batch.labels)
+
+
+# Warm-up
+
+
+def test_the_perturbation_begins_after_the_warm_up():
+    model, batch = setting()
+    method = find("natural-awp")(awp_warmup=0.25)
+    assert method.awp_active, "without anybody who counts there is no warm-up"
+    for fraction, active in [(0.0, False), (0.2, False), (0.25, True), (0.9, True)]:
+        method.advance(fraction)
+        before = values(model)
+        method.perturb(model, model, batch, None)
+        assert any(not torch.equal(a, b) for a, b in zip(values(model), before, strict=True)) is active
+        method.restore(model)
+
+
+def test_the_wrapped_methods_schedule_goes_on():
+    class Staged(Natural):
+        name = "staged"
+        fraction = -1.0
+
+        def advance(self, fraction):
+            self.fraction = fraction
+
+        @property
+        def stage(self):
+            return self.fraction > 0.5
+
+    method = with_awp(Staged)()
+    method.advance(0.75)
+    assert method.fraction == 0.75
+    assert method.stage
+
+
+# Trainings
+
+TREE = {
+    "seed": 3,
+    "data": {"name": "three-blobs", "limit": 96},
+    "model": {"name": "mlp"},
+    "optim": {"lr": 0.2, "weight_decay": 0.001},
+    "train": {"epochs": 3, "batch_size": 32, "log_every": 4, "device": "cpu", "compile": "off", "loggers": []},
+    "eval": {"radius": 0.05, "steps": 2},
+}
+SETTINGS = {
+    "natural": {},
+    "at": {"steps": 2, "radius": 0.05, "step_size": 0.02},
+    "trades": {"steps": 2, "radius": 0.05, "step_size": 0.02, "beta": 2.0},
+    "dyart": {"steps": 3, "r0": 0.1, "lam": 5.0},
+    "mma": {"steps": 2, "bisections": 4, "hinge": 0.2},
+}
+
+
+def trained(name, callbacks=(), **settings):
+    method = {"name": name, **SETTINGS[name.removesuffix("-awp")], **settings}
+    return prepare(check(TREE | {"method": method}), callbacks=callbacks).run()
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_gamma_zero_is_the_wrapped_method(name):
+    plain, none = trained(name), trained(f"{name}-awp", gamma=0)
+    assert plain.model.state_dict().keys() == none.model.state_dict().keys()
+    for one, other in zip(plain.model.state_dict().values(), none.model.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+    losses = [[record["loss"] for record in training.history] for training in (plain, none)]
+    assert losses[0] == losses[1]
+    some = trained(f"{name}-awp", gamma=0.01, awp_warmup=0)
+    assert any(
+        not torch.equal(one, other)
+        for one, other in zip(plain.model.state_dict().values(), some.model.state_dict().values(), strict=True)
+    )
+    assert some.history[-1]["loss"] < some.history[0]["loss"]
+    late = trained(f"{name}-awp", gamma=0.01, awp_warmup=1)
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(plain.model.state_dict().values(), late.model.state_dict().values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", ["at", "dyart"])
+def test_without_a_step_of_the_optimizer_the_weights_stay(name):
+    training = prepare(
+        check(TREE | {"method": {"name": f"{name}-awp", **SETTINGS[name], "awp_warmup": 0}, "optim": {"lr": 1e-30}})
+    )
+    before = values(training.model)
+    training.run()
+    for old, new in zip(before, values(training.model), strict=True):
+        torch.testing.assert_close(new, old, rtol=1e-5, atol=1e-6)
+
+
+def test_listeners_and_averages_see_restored_weights():
+    seen = []
+
+    class Look(Callback):
+        def on_step(self, training):
+            seen.append(len(training.method._awp_moves))
+
+    trained("at-awp", [Look()])
+    assert seen == [0] * 9
+
+
+# Names, settings, recipes
+
+
+def test_names():
+    known = registered()
+    for name in ("at-awp", "trades-awp", "dyart-awp"):
+        assert known[name] is find(name)
+        assert known[name].name == name
+        assert issubclass(known[name], find(name.removesuffix("-awp")))
+        assert issubclass(known[name], AWP)
+    assert find("natural-awp") is find("natural-awp") is with_awp(Natural)
+    assert "natural-awp" not in known
+    assert find("dyart.methods.mma:MMA-awp") is with_awp(MMA)
+    assert find("dyart-awp").needs_burn_in
+    assert AT.name == "at"
+    with pytest.raises(ValueError, match="no method 'tradse'; did you mean 'trades'"):
+        find("tradse-awp")
+    with pytest.raises(ValueError, match="did you mean 'at-awp'"):
+        find("at-apw")
+    with pytest.raises(ValueError, match=r"no AWP around 'at-awp': it has settings \['awp_warmup', 'gamma'\]"):
+        find("at-awp-awp")
+
+
+def test_every_method_can_be_wrapped():
+    for name, cls in registered().items():
+        if not issubclass(cls, AWP):
+            wrapped = find(f"{name}-awp")
+            assert wrapped().name == f"{name}-awp"
+            own, both = (set(inspect.signature(one).parameters) for one in (cls, wrapped))
+            assert both == own | {"gamma", "awp_warmup"}
+
+
+def test_defaults_are_the_papers():
+    method = find("at-awp")()
+    assert (method.gamma, method.awp_warmup, method.radius, method.steps) == (0.01, 0.0, 8 / 255, 10)
+    for name in ("trades-awp", "dyart-awp", "natural-awp"):
+        assert (find(name)().gamma, find(name)().awp_warmup) == (0.005, 0.05)
+    assert find("dyart-awp")(1.0, 0.1, gamma=0.02, joint=False).gamma == 0.02
+    assert find("dyart-awp")(1.0, 0.1, gamma=0.02, joint=False).r0 == 0.1
+
+
+@pytest.mark.parametrize("cls", [AT, DyART, MMA, Natural])
+def test_introspection_finds_both_settings(cls):
+    wrapped = with_awp(cls)
+    signature, hints = inspect.signature(wrapped), typing.get_type_hints(wrapped.__init__)
+    own = {} if cls is Natural else dict(inspect.signature(cls).parameters)
+    assert list(signature.parameters) == [*own, "gamma", "awp_warmup"]
+    assert all(signature.parameters[name].default == parameter.default for name, parameter in own.items())
+    assert hints["gamma"] is hints["awp_warmup"] is float
+    assert own.keys() <= hints.keys()
+    found = keys(wrapped.name)
+    assert {"method.gamma", "method.awp_warmup"} <= found.keys()
+    assert {key for key in keys(cls.name) if key.startswith("method.")} <= found.keys()
+
+
+def test_strings_for_annotations_and_methods_without_words():
+    class Bare(Natural):
+        name = "bare"
+
+        def __init__(self, strength: "float" = 1.0, **more: "int") -> "None":
+            self.strength, self.more = strength, more
+
+    Bare.__doc__ = None
+    wrapped = with_awp(Bare)
+    assert typing.get_type_hints(wrapped.__init__)["strength"] is float
+    assert list(inspect.signature(wrapped).parameters) == ["strength", "gamma", "awp_warmup", "more"]
+    method = wrapped(2.0, gamma=0.5, extra=3)
+    assert (method.strength, method.more, method.gamma) == (2.0, {"extra": 3}, 0.5)
+
+
+def test_recipes():
+    words = ["--method.name", "at-awp", "--method.gamma", "1/50", "--method.radius", "4/255"]
+    method = make_method(resolve("cifar10-resnet18-at", words))
+    assert isinstance(method, AWP)
+    assert isinstance(method, AT)
+    assert (method.gamma, method.radius, method.awp_warmup) == (0.02, 4 / 255, 0.0)
+    with pytest.raises(RecipeError, match=r"no key method\.gama of the method 'at-awp'; did you mean method\.gamma"):
+        resolve("cifar10-resnet18-at", ["--method.name", "at-awp", "--method.gama", "1"])
+    with pytest.raises(RecipeError, match=r"no key method\.gamma of the method 'at'"):
+        resolve("cifar10-resnet18-at", ["--method.gamma", "1"])
+
+
+def test_the_command_line_explains_the_settings(capsys):
+    from dyart.cli import main
+
+    assert main(["train", "cifar10-resnet18-at", "--method.name", "at-awp", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "size of the weights' perturbation, relative to the weights; 0: none." in text
+    assert "fraction of the training before the first perturbation." in text
+    assert "of the ball." in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gamma": -0.1}, "gamma must be finite and at least 0, got -0.1"),
+        ({"gamma": float("nan")}, "gamma must be finite"),
+        ({"gamma": float("inf")}, "gamma must be finite"),
+        ({"awp_warmup": 1.5}, "awp_warmup is a fraction of the training, from 0 to 1, got 1.5"),
+        ({"awp_warmup": -0.5}, "awp_warmup is a fraction"),
+        ({"radius": 0.0}, "radius must be positive"),
+    ],
+)
+def test_bad_settings_raise(settings, message):
+    with pytest.raises(ValueError, match=message):
+        find("at-awp")(**settings)
+
+
+def test_a_method_with_a_setting_of_that_name_is_refused():
+    class Focal(Method):
+        name = "focal"
+
+        def __init__(self, gamma: float = 2.0) -> None:
+            self.gamma = gamma
+
+        def craft(self, model, batch):
+            return None
+
+        def loss(self, model, batch, crafted):
+            return classification_loss(model(batch.inputs), batch), {}
+
+    with pytest.raises(ValueError, match=r"no AWP around 'focal': it has settings \['gamma'\] of its own"):
+        with_awp(Focal)
