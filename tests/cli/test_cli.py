@@ -130,9 +130,9 @@ def test_a_finished_run_resumes_to_itself(capsys, finished):
 
 def test_a_run_is_not_resumed_under_another_configuration(capsys, finished):
     before = (finished / "config.yaml").read_bytes()
-    status, _, err = run(capsys, "train", finished, "--resume", "--optim.lr", "0.5", "--quiet")
+    status, _, err = run(capsys, "train", finished, "--resume", "--seed", "5", "--quiet")
     assert status == 2
-    assert "optim.lr 0.1 (now 0.5)" in err
+    assert "seed 0 (now 5)" in err
     assert (finished / "config.yaml").read_bytes() == before
     assert run(capsys, "train", finished, "--resume", "--eval.attack", "none", "--quiet")[0] == 0
 

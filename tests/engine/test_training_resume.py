@@ -20,7 +20,7 @@ from engine_cases import (
 from dyart.engine import checkpoint as store
 from dyart.engine.callbacks import Callback
 from dyart.engine.fit import TrainingError
-from dyart.engine.run import train
+from dyart.engine.run import RunError, train
 
 # Two epochs of burn-in and three of the method, three steps each; lines of metrics.jsonl every four steps.
 CASES = {
@@ -235,8 +235,25 @@ def test_what_a_network_draws_depends_on_the_seed_and_not_on_the_caller(tmp_path
 
 def test_resuming_with_another_network_says_so(tmp_path):
     train(make_config(tmp_path / "run"))
-    with pytest.raises(store.CheckpointError, match="epoch-0003 is of another network"):
+    with pytest.raises(RunError, match=r"begun with model\.name mlp \(now engine_networks:dropout\)"):
         train(make_config(tmp_path / "run", model_name="engine_networks:dropout"), resume=True)
+
+
+@pytest.mark.parametrize("settings", [{"seed": 5}, {"train_batch_size": 16}, {"data_limit": 64}, {"method": "at"}])
+def test_what_a_run_is_made_of_stays(tmp_path, settings):
+    train(make_config(tmp_path / "run"))
+    before = (tmp_path / "run" / "config.yaml").read_bytes()
+    with pytest.raises(RunError, match="was begun with"):
+        train(make_config(tmp_path / "run", **settings), resume=True)
+    assert (tmp_path / "run" / "config.yaml").read_bytes() == before
+
+
+def test_what_changes_on_the_way_is_recorded(tmp_path):
+    folder = tmp_path / "run"
+    train(make_config(folder, optim_schedule="constant"))
+    train(make_config(folder, optim_schedule="constant", train_epochs=4, optim_lr=0.1), resume=True)
+    (change,) = json.loads((folder / "environment.json").read_text())["changes"]
+    assert change == {"step": 3 * STEPS, "train.epochs": ["3", "4"], "optim.lr": ["0.2", "0.1"]}
 
 
 def test_more_epochs_are_kept_in_the_configuration(tmp_path):

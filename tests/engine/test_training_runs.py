@@ -77,7 +77,7 @@ def test_nothing_to_resume(tmp_path):
         ({"data_name": "nowhere/at/all.npz"}, DataError, "nowhere"),
         ({"data_limit": 20}, ValueError, "batch size is 32, and there are 20 training images"),
         ({"model_name": "no-such-network"}, ValueError, "no-such-network"),
-        ({"model_name": "engine_networks:missing"}, AttributeError, "missing"),
+        ({"model_name": "engine_networks:missing"}, RunError, "missing"),
         ({"train_device": "tpu"}, ValueError, "unknown device 'tpu'"),
         ({"train_burn_in_from": "nowhere"}, RunError, "nowhere is neither a run with checkpoints nor a checkpoint"),
     ],

@@ -1,5 +1,6 @@
 """A run: a folder with a configuration, what came out of it, and how to begin, resume and read it."""
 
+import json
 import platform
 import subprocess
 from collections.abc import Sequence
@@ -27,9 +28,10 @@ from dyart.recipes import Config, differences, dump, make_method, resolve
 
 CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
 PACKAGES = ("dyart", "torch", "numpy", "lightning-fabric", "lightning", "safetensors")
-# Keys that a resumed run may have other values of: they change no weight.
-MAY_CHANGE = {"out", "note", "data.root", "data.residency", "train.device", "train.compile", "train.loggers",
-              "train.keep", "train.checkpoint_every", "train.early_stop", "eval.radii", "eval.attack"}  # fmt: skip
+# Of a resumed run these stay: with others, its steps or weights would mean something else.
+STAY = ("seed", "data.", "model.", "method.name", "train.batch_size", "train.accumulate", "train.burn_in")
+# Of these, some are about the machine alone.
+MOVABLE = {"data.root", "data.residency"}
 
 
 class RunError(RuntimeError):
@@ -43,8 +45,9 @@ def train(
 
     Args:
         config: everything resolved (``dyart.recipes.resolve``).
-        resume: go on from the folder's last checkpoint. The configuration must be the run's own, but for what leaves
-            its numbers alone (``MAY_CHANGE``).
+        resume: go on from the folder's last checkpoint. Seed, data, network, method and batch must be the run's own;
+            other settings may change, e.g. the learning rate after a loss that was not finite: ``config.yaml`` has the
+            newest, ``environment.json`` says what changed at which step.
         callbacks: listeners, such as a display.
         data: the set, if it is loaded already.
 
@@ -55,13 +58,12 @@ def train(
     folder = default_folder(config)
     config = replace(config, out=str(folder))
     _check_folder(folder, resume)
-    if resume:
-        _check_same(folder, config)
+    changes = _changes(folder, config) if resume else {}
     training = prepare(config, folder, callbacks, data)
     # A run that ended before its first checkpoint is resumed from the beginning.
     if not (resume and training.resume()) and config.train.burn_in_from is not None:
         training.begin_from(averaged_weights(Path(config.train.burn_in_from)))
-    _claim(folder, training)
+    _claim(folder, training, changes)
     return training.run()
 
 
@@ -175,22 +177,29 @@ def _check_folder(folder: Path, resume: bool) -> None:
         raise RunError(f"{folder} holds a run already: --resume goes on with it, --out chooses another folder")
 
 
-def _claim(folder: Path, training: Training) -> None:
+def _claim(folder: Path, training: Training, changes: dict[str, tuple[Any, Any]]) -> None:
     """Make the run's folder, now that the training can begin: what failed before leaves nothing behind."""
+    path = folder / ENVIRONMENT
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        earlier = json.loads(path.read_text(encoding="utf-8")).get("changes", []) if path.is_file() else []
+        if changes:
+            earlier.append({"step": training.steps_done} | {k: [str(a), str(b)] for k, (a, b) in changes.items()})
         write_whole(folder / CONFIG, dump(training.config))
-        write_json(folder / ENVIRONMENT, environment(training.config, training.fabric))
+        write_json(path, environment(training.config, training.fabric) | {"changes": earlier})
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from error
 
 
-def _check_same(folder: Path, config: Config) -> None:
-    """Refuse to go on with a run under another configuration than it was begun with."""
-    changed = {k: v for k, v in differences(read_config(folder), config).items() if k not in MAY_CHANGE}
-    if changed:
-        words = ", ".join(f"{key} {old} (now {new})" for key, (old, new) in sorted(changed.items()))
+def _changes(folder: Path, config: Config) -> dict[str, tuple[Any, Any]]:
+    """Return what a resumed run's configuration changes; refuse what must stay."""
+    changed = differences(read_config(folder), config)
+    changed.pop("out", None)
+    fixed = {key: pair for key, pair in changed.items() if key.startswith(STAY) and key not in MOVABLE}
+    if fixed:
+        words = ", ".join(f"{key} {old} (now {new})" for key, (old, new) in sorted(fixed.items()))
         raise RunError(f"{folder} was begun with {words}: resume it as it was, or begin another with --out")
+    return changed
 
 
 def _loader(config: Config, data: DataSet, fabric: Fabric) -> Loader:
