@@ -12,7 +12,7 @@ from dyart.engine.run import train
 from dyart.methods.base import registered
 from dyart.recipes import resolve
 
-TRIAL = "--data.limit 1024 --train.batch_size 64 --train.epochs 3 --eval.every 3 --eval.steps 10 --eval.attack none"
+TRIAL = "--data.limit 896 --train.batch_size 64 --train.epochs 3 --eval.every 3 --eval.steps 10 --eval.attack none"
 QUICK = "--method.steps 5"
 
 
