@@ -27,10 +27,13 @@ class Captured(Generic[Result]):
         """Record at the first call."""
         self.function = function
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.idle = False
 
     def __call__(self, batch: Batch) -> Result:
         """Return the function's result for a batch."""
-        if self.graph is None and not self._record(batch):
+        if self.graph is None and not self.idle:
+            self._record(batch)
+        if self.idle:
             return self.function(batch)
         given = _tensors(batch)
         assert self.graph is not None
@@ -41,7 +44,7 @@ class Captured(Generic[Result]):
         self.graph.replay()
         return self.result
 
-    def _record(self, batch: Batch) -> bool:
+    def _record(self, batch: Batch) -> None:
         """Record the work, unless there is none: a function that returns None crafts nothing."""
         self.static = {name: tensor.clone() for name, tensor in _tensors(batch).items()}
         self.shapes = {name: tensor.shape for name, tensor in self.static.items()}
@@ -52,11 +55,11 @@ class Captured(Generic[Result]):
             results = [self.function(static) for _ in range(WARM_UP)]
         torch.cuda.current_stream().wait_stream(side)
         if results[-1] is None:
-            return False
+            self.idle = True
+            return
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.result = self.function(static)
-        return True
 
 
 def _tensors(batch: Batch) -> dict[str, Tensor]:
