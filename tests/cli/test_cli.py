@@ -92,6 +92,45 @@ def test_a_users_error_is_one_line_that_says_what_to_do(capsys, tmp_path, monkey
     assert not (tmp_path / "runs").exists(), "a failed start leaves nothing behind"
 
 
+MINE = """
+import torch
+def wrong(classes):
+    return torch.nn.Linear(5, classes)
+def two():
+    return torch.nn.Linear(2, 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("factory", "expected"),
+    [("wrong", "fails on inputs of shape 2"), ("two", "gives 2 logits, three-blobs has 3 classes")],
+)
+def test_a_network_that_does_not_fit_the_data_is_named_before_anything_is_written(
+    capsys, tmp_path, monkeypatch, factory, expected
+):
+    (tmp_path / f"own_{factory}.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY, "--model.name", f"own_{factory}:{factory}", "--out", "run"]
+    status, _, err = run(capsys, "train", "fashion-mini-cnn-at", *words)
+    assert status == 2
+    assert expected in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_without_metrics_is_explained(capsys, tmp_path, monkeypatch):
+    (tmp_path / "own_method.py").write_text(
+        "from dyart.methods.natural import Natural\n"
+        "class Bare(Natural):\n"
+        "    def loss(self, model, batch, crafted):\n"
+        "        return model(batch.inputs).sum()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY, "--method.name", "own_method:Bare", "--out", "run", "--quiet"]
+    status, _, err = run(capsys, "train", "fashion-mini-cnn-natural", *words)
+    assert status == 2
+    assert "must return (loss, metrics)" in err
+
+
 def test_unknown_arguments_are_refused(capsys):
     with pytest.raises(SystemExit) as leave:
         main(["recipes", "--optim.lr", "3"])
@@ -153,6 +192,15 @@ def test_margins_of_a_run(capsys, finished, tmp_path):
     assert "1/10" in out
     with path.open() as file:
         assert len(list(csv.reader(file))) == 41
+
+
+def test_no_example_is_no_measurement(capsys, finished, tmp_path):
+    path = tmp_path / "m.csv"
+    path.write_text("what was measured before")
+    status, _, err = run(capsys, "margins", finished, "--count", "0", "--out", path)
+    assert status == 2
+    assert "--count" in err
+    assert path.read_text() == "what was measured before"
 
 
 def test_margins_cross_checked_by_another_solver(capsys, finished, tmp_path):

@@ -50,6 +50,12 @@ def test_other_settings_in_the_same_folder_are_refused(compared, capsys):
     assert "lr" in error
 
 
+def test_a_misspelt_recipe_shows_before_the_first_training(tmp_path, capsys):
+    assert main(["compare", RECIPES[0], "fashion-mini-cnn-ta", "--out", str(tmp_path / "c"), *TINY]) == 2
+    assert "fashion-mini-cnn-ta" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
+
+
 def test_seeds_must_be_numbers(capsys):
     with pytest.raises(SystemExit):
         main(["compare", *RECIPES, "--seeds", "a,b"])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dyart.engine.display import Display
+from dyart.engine.fit import TrainingError
 from dyart.engine.run import CONFIG, read_config, train
 from dyart.evaluation.paired import paired_difference
 from dyart.evaluation.quick import FILE, FLAGS, measure_run
@@ -34,7 +35,12 @@ class Entry:
 
 def compare_command(options: argparse.Namespace) -> None:
     """Train and measure every recipe with every seed, print one table and write it beside the runs."""
-    entries = [_entry(recipe, options) for recipe in options.recipes]
+    for recipe in options.recipes:  # a misspelt name shows now, not after hours of training
+        resolve(recipe, options.rest)
+    try:
+        entries = [_entry(recipe, options) for recipe in options.recipes]
+    except TrainingError as error:
+        raise TrainingError(f"{error} (here: the same command again)") from error
     text = "\n".join(_table(entries))
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / TABLE).write_text(text + "\n", encoding="utf-8")

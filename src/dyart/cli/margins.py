@@ -19,6 +19,8 @@ def margins_command(options: argparse.Namespace) -> None:
     """Search, print a summary, write the CSV; with ``--cross-check``, search again and print where the two differ."""
     if options.radii and options.boundary != "exact":
         raise ValueError("--radii asks for robust accuracy, which needs --boundary exact")
+    if options.count is not None and options.count < 1:
+        raise ValueError(f"--count must be at least 1, got {options.count}")
     model, data, device, folder = named_network(options)
     inputs, labels = test_examples(data, options.count, device)
 
@@ -53,12 +55,15 @@ def margins_command(options: argparse.Namespace) -> None:
 
 def _print(found: BoundaryPoints, options: argparse.Namespace) -> None:
     print(found)
+    print(f"accuracy: {100 * found.correct.float().mean():.1f} %")
     margins = found.margin[found.found]
     if len(margins):
         shares = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], device=margins.device, dtype=margins.dtype)
         quantiles = ", ".join(
             f"{share:.0%} {value:.4g}"
-            for share, value in zip(shares.tolist(), margins.quantile(shares).tolist(), strict=True)
+            for share, value in zip(
+                shares.tolist(), margins.quantile(shares, interpolation="lower").tolist(), strict=True
+            )
         )
         print(f"quantiles of the margin: {quantiles}")
         nearest = torch.where(found.found, found.margin, torch.inf).argsort()[: min(SHOWN, len(margins))]

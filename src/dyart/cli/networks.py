@@ -1,6 +1,7 @@
 """From what a user names on the command line to a network and the examples to measure it on."""
 
 import argparse
+import sys
 from pathlib import Path
 
 import torch
@@ -9,7 +10,15 @@ from torch import Tensor, nn
 from dyart.data import DataSet, load
 from dyart.data.loader import as_tensors
 from dyart.engine.fabric import make_fabric
-from dyart.engine.run import RunError, averaged_weights, load_weights, make_model, read_config, run_folder
+from dyart.engine.run import (
+    RunError,
+    averaged_weights,
+    checkpoint_of,
+    load_weights,
+    make_model,
+    read_config,
+    run_folder,
+)
 from dyart.models import build
 
 
@@ -26,7 +35,9 @@ def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torc
         root = Path(config.data.root) if config.data.root else None
         data = load(options.data or config.data.name, root)
         model = make_model(config, data)
-        load_weights(model, averaged_weights(options.run_or_checkpoint), str(options.run_or_checkpoint))
+        checkpoint = checkpoint_of(options.run_or_checkpoint)
+        print(f"network: {config.model.name}, averaged weights of {checkpoint}")
+        load_weights(model, averaged_weights(checkpoint), str(checkpoint))
         return model.to(device).eval(), data, device, folder
     if options.model is None or options.data is None:
         raise RunError("name a run or checkpoint, or a network with --model package.module:factory and --data NAME")
@@ -35,7 +46,9 @@ def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torc
         model = build(options.model, len(data.classes), data.shape)
     except (TypeError, AttributeError) as error:
         raise RunError(f"--model {options.model}: {error}") from error
-    if options.weights is not None:
+    if options.weights is None:
+        print("no --weights: the network is measured with the weights it is made with", file=sys.stderr)
+    else:
         load_weights(model, read_weights(options.weights), str(options.weights))
     return model.to(device).eval(), data, device, None
 

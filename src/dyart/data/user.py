@@ -102,8 +102,9 @@ def as_images(array: Array, where: str) -> Images:
             raise DataError(f"{where}: vectors must lie in [0, 1], found {array.min()} to {array.max()}: rescale them")
         return array.astype(np.float32, copy=False)
     if array.dtype != np.uint8:
-        hint = "(images * 255).round().astype(numpy.uint8)" if array.dtype.kind == "f" else "images.astype(numpy.uint8)"
-        raise DataError(f"{where} have type {array.dtype}; uint8 is needed: if the values fit, save {hint}")
+        unit = array.dtype.kind == "f" and array.size and float(array.max()) <= 1
+        hint = "(images * 255).round().astype(numpy.uint8)" if unit else "images.round().astype(numpy.uint8)"
+        raise DataError(f"{where} have type {array.dtype}; uint8 from 0 to 255 is needed: save {hint}")
     if array.ndim == 3:
         return array[:, None]
     if array.ndim != 4:

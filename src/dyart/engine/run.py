@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from dyart.boundary.model import evaluation_mode, logits_of, unchanged
 from dyart.data import load
 from dyart.data.augment import Augment
 from dyart.data.auxiliary import Auxiliary, open_auxiliary, pseudo_label
-from dyart.data.loader import Loader
+from dyart.data.loader import Loader, as_tensors
 from dyart.data.sets import DataSet
 from dyart.engine import checkpoint as store
 from dyart.engine.callbacks import Callback
@@ -79,6 +80,7 @@ def prepare(
     fabric = make_fabric(config.train.device, config.train.precision)
     data = load(config.data.name, Path(config.data.root) if config.data.root else None) if data is None else data
     model = make_model(config, data).to(fabric.device)
+    _try_out(model, config, data, fabric)
     if fabric.device.type == "cuda":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     compile_, reason = wants_compile(config.train.compile, fabric.device)
@@ -102,6 +104,19 @@ def make_model(config: Config, data: DataSet) -> nn.Module:
         return build(name, len(data.classes), data.shape, **settings, seed=config.seed)
     except (TypeError, AttributeError) as error:
         raise RunError(f"model.name {name}: {error}") from error
+
+
+def _try_out(model: nn.Module, config: Config, data: DataSet, fabric: Fabric) -> None:
+    """Call the network once before anything is written: its inputs and outputs must be those of the data."""
+    inputs, _ = as_tensors(data.train, slice(0, 2), fabric.device)
+    name, shape = config.model.name, "x".join(map(str, data.shape))
+    with torch.no_grad(), evaluation_mode(model), unchanged(model, fabric.device):
+        try:
+            logits = logits_of(model(inputs))
+        except Exception as error:
+            raise RunError(f"model.name {name} fails on inputs of shape {shape}: {error}") from error
+    if logits.shape[1] != len(data.classes):
+        raise RunError(f"model.name {name} gives {logits.shape[1]} logits, {data.name} has {len(data.classes)} classes")
 
 
 def read_config(folder: Path) -> Config:
@@ -174,7 +189,8 @@ def _check_folder(folder: Path, resume: bool) -> None:
     if resume and not exists:
         raise RunError(f"nothing to resume in {folder}: it has no {CONFIG}")
     if exists and not resume:
-        raise RunError(f"{folder} holds a run already: --resume goes on with it, --out chooses another folder")
+        begun = "" if (folder / "checkpoints").is_dir() else ", without a checkpoint; delete it if nothing is running"
+        raise RunError(f"{folder} holds a run already{begun}: --resume goes on with it, --out chooses another folder")
 
 
 def _claim(folder: Path, training: Training, changes: dict[str, tuple[Any, Any]]) -> None:

@@ -55,7 +55,10 @@ class Stepper:
             with self.fabric.autocast():
                 if position == 0:
                     self.method.perturb(self.views.model, self.views.update, part, crafted)
-                loss, metrics = self.method.loss(self.views.update, part, crafted)
+                returned = self.method.loss(self.views.update, part, crafted)
+                if not isinstance(returned, tuple):
+                    raise ValueError(f"the loss of the method {self.method.name!r} must return (loss, metrics)")
+                loss, metrics = returned
                 loss = loss / len(parts)
             self.fabric.backward(loss)
             metrics = {name: value / len(parts) for name, value in metrics.items()}
