@@ -6,16 +6,15 @@ import pytest
 import torch
 from objective_cases import assert_all_close, gradients_of, images, labels_of
 from objective_cases import network as resnet
+from run_cases import assert_same_run, run
 from torch import nn
 
 from dyart.attacks.radius import Radius
 from dyart.data import draws
 from dyart.data.loader import Batch
-from dyart.engine.run import train
 from dyart.methods.base import start_key
 from dyart.methods.natural import Natural
 from dyart.methods.trades import TRADES, smoothed_loss
-from dyart.recipes.load import check
 
 X = images()
 CLASSES = 4
@@ -160,28 +159,6 @@ def test_the_defaults():
     assert (method.beta, method.smoothing, method.joint) == (6, 0, False)
     assert (method.radius, method.steps, method.step_size) == (8 / 255, 10, 2 / 255)
     assert (method.norm, method.start) == ("linf", "normal")
-
-
-def run(folder, method, epochs=3, **options):
-    """Train a small network on a small set, and return the training."""
-    tree = {
-        "out": str(folder),
-        "seed": 3,
-        "method": {"steps": 2, "radius": 0.05, "step_size": 0.02} | method,
-        "data": {"name": "three-blobs", "limit": 96},
-        "model": {"name": "mlp"},
-        "optim": {"lr": 0.2},
-        "train": {"epochs": epochs, "batch_size": 32, "device": "cpu", "compile": "off", "loggers": []},
-        "eval": {"radius": 0.05, "steps": 2},
-    }
-    return train(check(tree), **options)
-
-
-def assert_same_run(one, other):
-    told = [[{k: v for k, v in line.items() if "seconds" not in k} for line in run.history] for run in (one, other)]
-    assert told[0] == told[1]
-    for name, value in one.model.state_dict().items():
-        assert torch.equal(value, other.model.state_dict()[name]), name
 
 
 def test_a_run_repeats_and_says_what_it_does(tmp_path):
