@@ -10,6 +10,7 @@ included, taken in turn, round after round.
 
 import argparse
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -98,10 +99,13 @@ def main() -> None:
     work = {name: operations(name, data, options) for name in names}
     steps, times = {}, {name: [] for name in names}
     for name in names:
+        start = time.perf_counter()
         made = training(name, data, options, compiled=not options.no_compile)
         steps[name] = stepping(made, list(made.loader.epoch(0)))
         for number in range(4):
             steps[name](number)
+        _wait(device)
+        print(f"{name}: ready after {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     for number in range(options.rounds):
         for name, step in steps.items():
             _wait(device)

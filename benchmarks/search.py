@@ -32,6 +32,9 @@ import dyart
 from dyart.boundary.norms import norm as norm_of
 from harness import RESULTS, autoattack_resnet18, load_images, write
 
+# Marks of the figure's axes.
+PASSES = [10, 20, 50, 100, 200, 500, 1000]
+EXCESSES = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2]
 ORDER = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
 
 
@@ -112,7 +115,7 @@ def searches(norm: str, boundary: str, names: list[str] | None) -> dict[tuple[st
     problem = {"norm": norm, "boundary": boundary}
     rivals = 9 if boundary == "exact" else 1
     plan: dict[tuple[str, str], Search] = {}
-    for steps in (5, 7, 10, 15, 20, 30, 50, 100):
+    for steps in (5, 7, 10, 15, 20, 30, 40, 50, 100):
         plan["fast", f"{steps} steps"] = ours(steps=steps, rivals=rivals, **problem)
         if boundary == "exact" and steps in (10, 20, 50):
             plan["fast, rivals not compared", f"{steps} steps"] = ours(steps=steps, rivals=1, **problem)
@@ -222,6 +225,7 @@ def figure(records: list[dict[str, Any]], path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import FixedLocator, FormatStrFormatter, NullFormatter
 
     problems = list(dict.fromkeys((record["norm"], record["boundary"]) for record in records))
     solvers = list(dict.fromkeys(record["solver"] for record in records))
@@ -237,6 +241,10 @@ def figure(records: list[dict[str, Any]], path: Path) -> None:
                     [r["backward"] for r in rows], excess, "o-", ms=3, lw=1.2, color=colours[solver], label=solver
                 )
         axis.set(xscale="log", yscale="log", title=f"{norm}, {boundary} boundary", xlabel="backward passes")
+        for along, numbers in ((axis.xaxis, PASSES), (axis.yaxis, EXCESSES)):
+            along.set_major_locator(FixedLocator(numbers))
+            along.set_major_formatter(FormatStrFormatter("%g"))
+            along.set_minor_formatter(NullFormatter())
         axis.grid(alpha=0.3, which="both", lw=0.4)
     axes[0, 0].set_ylabel("mean distance over best, minus 1")
     handles = {h.get_label(): h for axis in axes[0] for h in axis.get_lines()}
@@ -273,7 +281,8 @@ def network(options: argparse.Namespace, shape: tuple[int, ...], device: torch.d
 
     from dyart.models import build
 
-    model = build(options.network, options.classes, shape, normalization=options.normalization)
+    styles = {"normalization": options.normalization, "activation": options.activation}
+    model = build(options.network, options.classes, shape, **styles)
     model.load_state_dict(load_file(options.weights))
     return model.to(device).eval(), f"{options.network} ({options.weights.name}, eval mode)"
 
@@ -311,6 +320,7 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, help="its safetensors file")
     parser.add_argument("--classes", type=int, default=10, help="its number of classes")
     parser.add_argument("--normalization", default="batch", choices=["batch", "group"])
+    parser.add_argument("--activation", default="relu", choices=["relu", "silu"])
     parser.add_argument("--merge", action="store_true", help="keep the records of earlier calls")
     parser.add_argument("--classes-cost", action="store_true", help="count passes for 10 and 200 classes, no more")
     parser.add_argument("--out", type=Path, default=RESULTS)

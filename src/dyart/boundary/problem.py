@@ -86,6 +86,8 @@ class Problem:
     """+1 or -1 per example, ``[N]``; None: all inputs are inside their class."""
     rounds: int | None = None
     """Newton rounds of a projection; None: to convergence (needs host synchronisation)."""
+    compiled: bool = False
+    """Compile the steps' own work (p = inf and 2): for a GPU, where it is many small kernels otherwise."""
     forward: int = field(default=0, init=False)
     backward: int = field(default=0, init=False)
 
@@ -145,8 +147,14 @@ class Problem:
 
     def value(self, x: Tensor) -> Tensor:
         """Return the oriented value at ``x``: one forward pass."""
+        return self.look(x)[0]
+
+    def look(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the oriented value at ``x``, and whether the largest logit is the label's: one forward pass."""
         with torch.no_grad():
-            return self.orient(boundary_value(self._logits(x), self.labels, self.boundary, self.beta))
+            logits = self._logits(x)
+            value = self.orient(boundary_value(logits, self.labels, self.boundary, self.beta))
+        return value, logits.argmax(dim=1) == self.labels
 
     def _logits(self, x: Tensor) -> Tensor:
         self.forward += 1

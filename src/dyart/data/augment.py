@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dyart.data import draws
+from dyart.data import draws, placement
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,21 @@ class Augment:
         if not 0 <= self.cutmix <= 1:
             raise ValueError(f"cutmix is the probability to mix, from 0 to 1, got {self.cutmix}")
 
-    def __call__(self, images: Tensor, index: Tensor, seed: int, epoch: int) -> Tensor:
-        """Return augmented images of the same shape and dtype, ``[N, C, H, W]``; vectors are returned as they are."""
+    def placement(self, images: Tensor, index: Tensor, seed: int, epoch: int) -> Tensor | None:
+        """Return where the augmented images lie in their originals (see ``placement``); None: they are not moved."""
+        moved = images.ndim == 4 and (self.crop or self.flip)
+        return placement.drawn(index, seed, epoch, self.crop, self.flip) if moved else None
+
+    def __call__(self, images: Tensor, index: Tensor, seed: int, epoch: int, places: Tensor | None = None) -> Tensor:
+        """Return augmented images of the same shape and dtype, ``[N, C, H, W]``; vectors are returned as they are.
+
+        ``places`` is what ``placement`` returned, if that was asked for already.
+        """
         if images.ndim != 4:
             return images
-        if self.crop or self.flip:
-            images = self._shifted(images, index, seed, epoch)
+        places = self.placement(images, index, seed, epoch) if places is None else places
+        if places is not None:
+            images = placement.placed(images, places)
         if self.cutout:
             # Channels last again: over broadcast channels, torch would choose the other layout.
             inside = self._square(images, index, seed, epoch)[..., None]
@@ -62,21 +71,6 @@ class Augment:
         inside = rows[:, :, None] & columns[:, None, :] & take[:, None, None]
         images = torch.where(inside[:, None], images[partner], images)
         return images, partner, inside.float().mean(dim=(1, 2))
-
-    def _shifted(self, images: Tensor, index: Tensor, seed: int, epoch: int) -> Tensor:
-        count, _, height, width = images.shape
-        rows = torch.arange(height, device=images.device).expand(count, height)
-        columns = torch.arange(width, device=images.device).expand(count, width)
-        if self.flip:
-            mirror = draws.uniform(draws.key(seed, "flip", epoch), index) < 0.5
-            columns = torch.where(mirror[:, None], columns.flip(1), columns)
-        if self.crop:
-            rows = rows + draws.integers(draws.key(seed, "crop-y", epoch), index, 2 * self.crop + 1)[:, None]
-            columns = columns + draws.integers(draws.key(seed, "crop-x", epoch), index, 2 * self.crop + 1)[:, None]
-            images = torch.nn.functional.pad(images, (self.crop,) * 4)
-        every = torch.arange(count, device=images.device)[:, None, None]
-        # Indices first, channels last: what convolutions on a GPU want, and one gather for crop and flip together.
-        return images.permute(0, 2, 3, 1)[every, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
     def _square(self, images: Tensor, index: Tensor, seed: int, epoch: int) -> Tensor:
         height, width = images.shape[2:]

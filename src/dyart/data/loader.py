@@ -46,6 +46,8 @@ class Batch:
     """int64, 0-dimensional: of the draws that belong to this step (see ``draws``)."""
     targets: Tensor | None = None
     """``[N, K]``: label distributions, where images were mixed or labels smoothed."""
+    placement: Tensor | None = None
+    """``[N, 3]``: where the images lie in their originals (see ``dyart.data.placement``); None: they were not moved."""
 
     def __len__(self) -> int:
         """Return the number of examples."""
@@ -145,7 +147,8 @@ class Loader:
         return images, labels, index
 
     def _finished(self, images: Tensor, labels: Tensor, index: Tensor, epoch: int, step: int) -> Batch:
-        images = self.augment(images, index, self.seed, epoch)
+        placement = self.augment.placement(images, index, self.seed, epoch)
+        images = self.augment(images, index, self.seed, epoch, placement)
         targets = None
         if self.augment.cutmix or self.smoothing:
             images, partner, share = self.augment.mixed(images, index, self.seed, epoch)
@@ -154,7 +157,7 @@ class Loader:
             targets = (1 - self.smoothing) * targets + self.smoothing / self.classes
             labels = torch.where(share > 0.5, labels[partner], labels)
         key = torch.full((), draws.key(self.seed, "step", step), dtype=torch.int64, device=self.device)
-        return Batch(to_unit(images), labels, index, key, targets)
+        return Batch(to_unit(images), labels, index, key, targets, placement)
 
 
 def as_tensors(split: Split, rows: slice | np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:

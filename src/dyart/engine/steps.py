@@ -33,7 +33,7 @@ class Stepper:
             # Parts after the first would be crafted at the perturbed weights.
             raise ValueError(f"{method.name} perturbs the weights for a whole step: train.accumulate must be 1")
         self.fabric, self.views, self.method, self.accumulate = fabric, views, method, accumulate
-        self.capture = capture
+        self.capture = method.compiled = capture
         self.stage: Hashable = object()  # equal to no method's
         self.advance(0.0)
 
@@ -77,7 +77,7 @@ def split(batch: Batch, parts: int) -> list[Batch]:
     if parts == 1:
         return [batch]
     rows = torch.arange(len(batch), device=batch.labels.device).chunk(parts)
-    fields = ("inputs", "labels", "index", "targets")
+    fields = ("inputs", "labels", "index", "targets", "placement")
     return [
         replace(batch, **{name: value[row] for name in fields if (value := getattr(batch, name)) is not None})
         for row in rows

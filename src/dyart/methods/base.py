@@ -10,6 +10,7 @@ import inspect
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -39,6 +40,8 @@ class Method(ABC, Generic[Crafted]):
     name: ClassVar[str] = ""
     needs_burn_in: ClassVar[bool] = False
     """The method trains on boundary points, of which an untrained network has none worth having."""
+    compiled: bool = False
+    """Compile the crafting's own tensor work; the engine says so where it compiles the network."""
 
     @abstractmethod
     def craft(self, model: Model, batch: Batch) -> Crafted:
@@ -113,7 +116,7 @@ class Method(ABC, Generic[Crafted]):
         """Return ``craft`` with the model put into eval mode and left as it was."""
         device = batch.inputs.device
         with torch.inference_mode(False), evaluation_mode(model), unchanged(model, device):
-            batch = Batch(ordinary(batch.inputs), ordinary(batch.labels), batch.index, batch.key, batch.targets)
+            batch = replace(batch, inputs=ordinary(batch.inputs), labels=ordinary(batch.labels))
             return self.craft(model, batch)
 
 

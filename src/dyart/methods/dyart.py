@@ -16,14 +16,15 @@ from dyart.boundary.cost import Cost, ExponentialCost, check_cost
 from dyart.boundary.gradient import margin_costs
 from dyart.boundary.margins import BOUNDARIES, Boundary, boundary_value
 from dyart.boundary.model import Model, evaluation_mode, logits_of, unchanged
-from dyart.boundary.norms import NORMS, Norm
+from dyart.boundary.norms import NORMS, Norm, flat
 from dyart.boundary.points import BoundaryPoints, Passes
-from dyart.boundary.problem import Problem
+from dyart.boundary.problem import Best, Problem
 from dyart.boundary.search import assemble
-from dyart.boundary.solvers.fast import fast_search_from
+from dyart.boundary.solvers.fast import fast_search, fast_search_from
 from dyart.boundary.validation import Bounds, as_bounds
 from dyart.data.loader import Batch
 from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register
+from dyart.methods.ways import Ways
 
 Keep = Literal["conditions", "optimal", "found"]
 
@@ -60,6 +61,9 @@ class DyART(Method[BoundaryPoints]):
         keep: points that take part: ``"conditions"`` (the paper's (a) and (b)), ``"optimal"`` (value and alignment),
             or ``"found"`` (all).
         box_aware: divide by the multiplier that leaves out pinned coordinates; False: the paper's ||grad_x Phi||_q.
+        warm_start: search from where the example's point was in the epoch before, moved as the image is by its new crop
+            and mirroring. One more forward pass (of the input), one byte of memory per coordinate of the training set;
+            in the engine, which knows examples by their index, and not elsewhere.
     """
 
     needs_burn_in = True
@@ -80,6 +84,7 @@ class DyART(Method[BoundaryPoints]):
         joint: bool = True,
         keep: Keep = "conditions",
         box_aware: bool = True,
+        warm_start: bool = False,
     ) -> None:
         """Check and keep the settings; a cost of one's own is checked for what the paper asks of it."""
         validation.check_choice("norm", norm, NORMS)
@@ -97,7 +102,33 @@ class DyART(Method[BoundaryPoints]):
         self.norm, self.boundary = norm, boundary
         self.bounds = None if bounds is None else validation.as_pair(bounds)
         self.search_model, self.joint, self.keep, self.box_aware = search_model, joint, keep, box_aware
+        self.warm_start, self.examples = warm_start, 0
+        self.ways: Ways | None = None
         self._validated = False
+
+    def prepare(self, examples: int, device: torch.device) -> None:
+        """Take note of how many examples there are to know the ways of."""
+        self.examples, self.device = examples, device
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the ways by index, if they are kept."""
+        return {} if self.ways is None else {"steps": self.ways.steps, "sizes": self.ways.sizes}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take the ways back."""
+        if not self.warm_start or not state:
+            return super().load_state_dict(state)
+        if state.keys() != {"steps", "sizes"}:
+            raise ValueError(f"the method {self.name!r} keeps ['sizes', 'steps'], the checkpoint has {sorted(state)}")
+        if len(state["steps"]) != self.examples:
+            raise ValueError(
+                f"the checkpoint has ways of {len(state['steps'])} examples, the training set {self.examples}"
+            )
+        if self.ways is None:
+            self.ways = Ways(self.examples, state["steps"].shape[1:], self.device)
+        # In place: what is captured reads them where they are.
+        self.ways.steps.copy_(state["steps"])
+        self.ways.sizes.copy_(state["sizes"])
 
     def __call__(self, model: Model, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Metrics]:
         """Return the loss of a batch, to be differentiated, and what to log (see ``loss``).
@@ -119,16 +150,28 @@ class DyART(Method[BoundaryPoints]):
         return super().crafted(self._searched(model), batch)
 
     def craft(self, model: Model, batch: Batch) -> BoundaryPoints:
-        """Return the boundary points: ``steps`` forward and backward passes."""
+        """Return the boundary points: ``steps`` forward and backward passes, a forward pass more for a warm start."""
         box = as_bounds(self.bounds, batch.inputs, check=False)
         setting = (self.norm, self.boundary, self.beta, *box)
         rounds = None if batch.inputs.device.type == "cpu" else PROJECTION_ROUNDS
-        problem = Problem(model, batch.inputs, batch.labels.long(), *setting, rounds=rounds)
-        best, first = fast_search_from(problem, problem.origin, self.steps)
+        problem = Problem(model, batch.inputs, batch.labels.long(), *setting, rounds=rounds, compiled=self.compiled)
+        if self.warm_start and self.examples:
+            best, value, correct = self._warm(problem, batch)
+        else:
+            best, first = fast_search_from(problem, problem.origin, self.steps)
+            value, correct = first.value, first.correct
         # An input outside its class counts as its own crossing; it has no margin.
-        best = best.where(first.value > 0, problem.nothing())
+        best = best.where(value > 0, problem.nothing())
         cost = Passes(problem.forward, problem.backward)
-        return assemble(problem, self.bounds, best, first.value, first.correct, cost, "fast")
+        return assemble(problem, self.bounds, best, value, correct, cost, "fast")
+
+    def _warm(self, problem: Problem, batch: Batch) -> tuple[Best, Tensor, Tensor]:
+        """Return the search's result, and value and correctness of the inputs."""
+        if self.ways is None:
+            self.ways = Ways(self.examples, batch.inputs.shape[1:], self.device)
+        value, correct = problem.look(problem.origin)
+        start = problem.into_box(problem.origin + flat(self.ways.of(batch)))
+        return fast_search(problem, start, self.steps, warm=True), value, correct
 
     def loss(self, model: Model, batch: Batch, crafted: BoundaryPoints) -> tuple[Tensor, Metrics]:
         """Return the loss at the batch and its boundary points, and what to log.
@@ -141,6 +184,8 @@ class DyART(Method[BoundaryPoints]):
             points of phi_train - phi_eval: far from 0, the model in training mode has another boundary than in eval
             mode, and raises that one.
         """
+        if self.ways is not None:
+            self.ways.keep(batch, crafted.points - crafted.inputs, crafted.found)
         used = self._kept(crafted) & (crafted.margin < self.r0)
         at_points, at_inputs = self._logits(model, crafted, batch.inputs)
         clean = classification_loss(at_inputs, batch)

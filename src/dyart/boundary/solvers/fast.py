@@ -6,7 +6,9 @@ if it is the closest so far, and the search goes on from its projection into a s
 next step's evaluation tests the new point, so that no pass is spent on testing alone.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,14 +31,28 @@ class Schedule(NamedTuple):
     power: Ends
     """For p = 1 the shortest step moves few coordinates, each to its bound, where the linearisation holds no more.
     Its steps are shortest for p = 1 + 1 / power instead; the ball, which cuts off short moves, makes them sparse."""
+    memory: float
+    """Share of the past in the normal of the hyperplane, falling to 0: gradients of a network differ from point to
+    point, and their average is the better direction until the search settles."""
 
 
-COLD = Schedule(overshoot=(1.1, 1.005), pull_back=(0.15, 0.97), power=(1.0, 9.0))
+class Setting(NamedTuple):
+    """The settings of one step; tensors where the step is compiled, so that one compilation serves all."""
+
+    memory: float | Tensor
+    overshoot: float | Tensor
+    pull_back: float | Tensor
+    power: float
+
+
+COLD = Schedule(overshoot=(1.2, 1.005), pull_back=(0.4, 0.97), power=(0.0, 0.0), memory=0.6)
+# Searches of fewer evaluations than SHORT have no time to come back from far across the boundary.
+SHORT = 15
+BRIEF = Schedule(overshoot=(1.1, 1.005), pull_back=(0.15, 0.97), power=(0.0, 0.0), memory=0.4)
+SPARSE = Schedule(overshoot=(1.1, 1.005), pull_back=(0.15, 0.97), power=(1.0, 9.0), memory=0.7)  # for p = 1
 # For a start that is nearly right: the search is not there to look far.
-WARM = Schedule(overshoot=(1.03, 1.003), pull_back=(0.8, 0.95), power=(9.0, 9.0))
-# Share of the past in the normal of the hyperplane, falling to 0: gradients of a network differ from point to point,
-# and their average is the better direction until the search settles. And how far its length may be from the gradient's.
-MEMORY: dict[Norm, float] = {"linf": 0.4, "l2": 0.4, "l1": 0.7}
+WARM = Schedule(overshoot=(1.03, 1.003), pull_back=(0.8, 0.95), power=(9.0, 9.0), memory=0.4)
+# How far the length of the averaged normal may be from the gradient's.
 SCALES = (0.5, 2.0)
 # In the end, points that can be drawn back by more than this share of their distance are; by how much of that.
 DEEP, DRAW_BACK = 0.01, 0.9
@@ -81,7 +97,8 @@ def fast_search_from(
 ) -> tuple[Best, Evaluation]:
     """Search as ``fast_search`` does, and also return the evaluation at the start."""
     count = steps + (known is not None)
-    schedule = WARM if warm else _shortened(COLD, count)
+    schedule = WARM if warm else _schedule(problem.norm, count)
+    take_step = _compiled(_step) if problem.compiled and problem.norm != "l1" else _step
     x, best = start, problem.nothing()
     normal: Tensor | None = None
     aim = torch.ones_like(problem.labels, dtype=torch.bool)
@@ -93,23 +110,50 @@ def fast_search_from(
             now = problem.evaluate(x, target, aim)
             tick()
         first = first or now
-        best = best.closer(problem.candidate(x, now))
-        memory = MEMORY[problem.norm] * (1 - step / count)
-        normal = now.gradient if normal is None else _average(normal, now.gradient, _same(problem, now, aim), memory)
+        if step + 1 == count:
+            best = best.closer(problem.candidate(x, now))
+            break
+        past = now.gradient if normal is None else normal
+        setting = _setting(problem, schedule, step, count)
+        ending = step + 2 == count and count > FEW
+        x, normal, best = take_step(problem, x, now, past, aim, best, setting, ending)
         aim = now.aimed
-        if step + 1 < count:
-            share = step / max(count - 2, 1)
-            overshoot, pull_back, power = (begin + (end - begin) * share for begin, end in schedule)
-            power = {"linf": 0.0, "l2": 1.0, "l1": power}[problem.norm]
-            x = _advance(problem, x, now, _as_steep(normal, now.gradient, power), overshoot, pull_back, power)
-            if step + 2 == count and count > FEW:
-                x = _last(problem, x, best)
     assert first is not None
     return best, first
 
 
-def _shortened(schedule: Schedule, count: int) -> Schedule:
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=False, fullgraph=True)
+
+
+def _setting(problem: Problem, schedule: Schedule, step: int, count: int) -> Setting:
+    share = step / max(count - 2, 1)
+    overshoot, pull_back, power = (begin + (end - begin) * share for begin, end in schedule[:3])
+    power = {"linf": 0.0, "l2": 1.0, "l1": power}[problem.norm]
+    memory = schedule.memory * (1 - step / count)
+    if not problem.compiled:
+        return Setting(memory, overshoot, pull_back, power)
+    full = problem.origin.new_full
+    return Setting(full((), memory), full((), overshoot), full((), pull_back), power)
+
+
+def _step(
+    problem: Problem, x: Tensor, now: Evaluation, past: Tensor, aim: Tensor, best: Best, setting: Setting, ending: bool
+) -> tuple[Tensor, Tensor, Best]:
+    """Return the next point, the normal of the hyperplane it was found with, and the best point so far.
+
+    Tensor work alone, without a pass of the model: what a GPU runs as a few kernels when it is compiled.
+    """
+    best = best.closer(problem.candidate(x, now))
+    normal = _average(past, now.gradient, _same(problem, now, aim), setting.memory)
+    x = _advance(problem, x, now, _as_steep(normal, now.gradient, setting.power), setting)
+    return (_last(problem, x, best) if ending else x), normal, best
+
+
+def _schedule(norm: Norm, count: int) -> Schedule:
     """Return the schedule for ``count`` evaluations: with few of them there is no time to settle."""
+    schedule = SPARSE if norm == "l1" else BRIEF if count < SHORT else COLD
     first, last = schedule.pull_back
     return schedule._replace(pull_back=(first, min(max(1 - 2 / count, first), last)))
 
@@ -123,7 +167,7 @@ def _same(problem: Problem, now: Evaluation, aim: Tensor) -> Tensor:
     return same if problem.orientation is None else same & (problem.orientation > 0)
 
 
-def _average(past: Tensor, gradient: Tensor, same: Tensor, memory: float) -> Tensor:
+def _average(past: Tensor, gradient: Tensor, same: Tensor, memory: float | Tensor) -> Tensor:
     """Return the running average where the function followed is the ``same``; gradients that overflowed are left."""
     keep = memory * (same & _finite(past))[:, None]
     return gradient + keep * (torch.nan_to_num(past, nan=0.0, posinf=0.0, neginf=0.0) - gradient)
@@ -137,15 +181,13 @@ def _as_steep(normal: Tensor, gradient: Tensor, power: float) -> Tensor:
     return normal * torch.where(own > 0, true / torch.where(own > 0, own, 1.0), 1.0).clamp(*SCALES)
 
 
-def _advance(
-    problem: Problem, x: Tensor, now: Evaluation, normal: Tensor, overshoot: float, pull_back: float, power: float
-) -> Tensor:
-    origin = problem.origin
-    radius = torch.where(now.value < 0, pull_back * problem.distance(x), torch.inf)
+def _advance(problem: Problem, x: Tensor, now: Evaluation, normal: Tensor, setting: Setting) -> Tensor:
+    origin, overshoot = problem.origin, setting.overshoot
+    radius = torch.where(now.value < 0, setting.pull_back * problem.distance(x), torch.inf)
     base = origin + into_ball(x - origin, radius, problem.norm)
     if problem.norm == "l1":
         # The projections of base and input move different coordinates: a mixture would undo both.
-        moved = base + _onto_boundary(problem, base, x, now, normal, overshoot, power)
+        moved = base + _onto_boundary(problem, base, x, now, normal, overshoot, setting.power)
     else:
         from_base = _onto_boundary(problem, base, x, now, normal, overshoot)
         from_origin = _onto_boundary(problem, origin, x, now, normal, overshoot)
@@ -163,7 +205,7 @@ def _onto_boundary(
     x: Tensor,
     now: Evaluation,
     normal: Tensor,
-    overshoot: float,
+    overshoot: float | Tensor,
     power: float | None = None,
 ) -> Tensor:
     """Return the displacement from ``origin`` onto, and a little beyond, the boundary as linearised at ``x``."""

@@ -1,0 +1,47 @@
+"""The way to every example's closest boundary point, kept by its index from one epoch to the next.
+
+Eight bits a coordinate, in the original image's place: crops and mirrorings differ from epoch to epoch.
+"""
+
+import torch
+from torch import Tensor
+
+from dyart.data import placement
+from dyart.data.loader import Batch
+
+LEVELS = 127
+
+
+class Ways:
+    """Displacements by index. Memory: one byte a coordinate (CIFAR-10: 150 MB), on the device and in checkpoints.
+
+    Args:
+        examples: indices are below this.
+        shape: of one input.
+        device: where batches are.
+    """
+
+    def __init__(self, examples: int, shape: torch.Size, device: torch.device) -> None:
+        """Know none."""
+        self.steps = torch.zeros((examples, *shape), dtype=torch.int8, device=device)
+        self.sizes = torch.zeros(examples, device=device)
+
+    def of(self, batch: Batch) -> Tensor:
+        """Return the displacements of a batch as it is placed, like its inputs; zero where none is known."""
+        size = self.sizes[batch.index].reshape(-1, *[1] * (batch.inputs.ndim - 1))
+        ways = self.steps[batch.index].to(batch.inputs.dtype) * size / LEVELS
+        return ways if batch.placement is None else placement.placed(ways, batch.placement)
+
+    def keep(self, batch: Batch, ways: Tensor, known: Tensor) -> None:
+        """Keep displacements of a batch, like its inputs; where ``known`` does not hold, what was kept is forgotten."""
+        ways = ways if batch.placement is None else placement.original(ways, batch.placement)
+        size = ways.flatten(1).abs().amax(dim=1)
+        usable = known & (size > 0) & size.isfinite()
+        size = torch.where(usable, size, 0.0)
+        per_row = torch.where(usable, size, 1.0).reshape(-1, *[1] * (ways.ndim - 1))
+        steps = torch.where(usable.reshape(per_row.shape), LEVELS * ways / per_row, 0.0)
+        # An auxiliary example may be twice in a batch: the last one counts, not whichever is written last.
+        place = torch.arange(len(batch), device=size.device)
+        last = ((batch.index[:, None] == batch.index[None, :]) * place).amax(dim=1)
+        self.steps[batch.index] = steps.round().to(torch.int8)[last]
+        self.sizes[batch.index] = size.to(self.sizes.dtype)[last]
