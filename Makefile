@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types unit install clean
+.PHONY: demo test test-browser lint types unit install clean
 
 demo: $(STAMP)
 	$(BIN)/dyart demo
@@ -27,7 +27,11 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 unit: $(STAMP)
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto -m "not browser"
+
+# The page of a run in a real browser; skipped, with a line that says so, where there is none.
+test-browser: $(STAMP)
+	$(BIN)/pytest -m browser -rs tests/browser
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

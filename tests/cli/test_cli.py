@@ -240,6 +240,13 @@ def test_the_demo_runs_and_leaves_other_folders_alone(capsys, tmp_path):
     rows = json.loads((folder / "demo.json").read_text())
     assert [row["method"] for row in rows] == ["natural", "AT", "DyART"]
     assert (folder / "margins.png").stat().st_size > 10_000
+    assert "$ dyart dynamics" in out
+    for name in ("at", "dyart"):
+        head = (folder / name / "dynamics.csv").read_text().splitlines()[0]
+        assert "speed_at,speed_dyart" in head
+        assert json.loads((folder / name / "evaluation.json").read_text())["images"] == 100
+    page = (folder / "report.html").read_text()
+    assert "The dyart demo" in page
     assert run(capsys, "demo", "--quick", "--out", folder)[0] == 0, "an earlier demo makes room"
     other = tmp_path / "mine"
     other.mkdir()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dyart.dynamics.watch import Watch
 from dyart.engine.display import Display
 from dyart.engine.fit import TrainingError
 from dyart.engine.run import CONFIG, read_config, train
@@ -68,7 +69,8 @@ def _run(config: Config, folder: Path) -> None:
     begun = (folder / CONFIG).is_file()
     if begun:
         _same(config, folder)
-    measure_run(train(config, resume=begun, callbacks=[Display(f"{config.recipe}, seed {config.seed}")]))
+    title = f"{config.recipe}, seed {config.seed}"
+    measure_run(train(config, resume=begun, callbacks=[Display(title), Watch()]))
 
 
 def _same(config: Config, folder: Path) -> None:

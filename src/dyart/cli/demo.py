@@ -1,30 +1,41 @@
-"""``dyart demo``: a natural network, then adversarial training and DyART from it, and what each did to the margins."""
+"""``dyart demo``: a natural network, then adversarial training and DyART from it, and what each did to the margins.
+
+It ends with two ordinary commands on its runs: ``dyart dynamics`` and ``dyart report``.
+"""
 
 import json
+import shlex
 import shutil
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
 from torch import nn
 
-from dyart.attacks.accuracy import correct
 from dyart.boundary.search import closest_boundary_points
 from dyart.cli.networks import test_examples
 from dyart.data import DataSet, load
 from dyart.engine.display import Display
 from dyart.engine.run import RunError, averaged_weights, make_model, train
-from dyart.evaluation.curve import accuracy_from_margins, accuracy_under_pgd
+from dyart.evaluation.curve import accuracy_from_margins
+from dyart.evaluation.evaluate import evaluate
+from dyart.evaluation.records import write_records
 from dyart.recipes import Config, resolve
 from dyart.report.histogram import margin_histogram
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 RECIPES = {"natural": "fashion-mini-cnn-natural", "AT": "fashion-mini-cnn-at", "DyART": "fashion-mini-cnn-dyart"}
 BURN_IN_EPOCHS = 4
 SEARCH_STEPS = 20
 TEST_IMAGES = 1000
+# Of the dynamics: examples and search steps.
+SPEEDS = (512, 50)
 # A look at how it works, in seconds: training images, test images, epochs.
 QUICK = (512, 100, 1)
 MARKER = "demo.json"
@@ -62,11 +73,13 @@ def demo(folder: Path, seed: int = 0, device: str = "cpu", quick: bool = False) 
         # The averaged weights of the last epoch for the burn-in, of the best one by validation for the others.
         model.load_state_dict(averaged_weights(Path(str(config.out)), "last" if name == "natural" else "best"))
         count = QUICK[1] if quick else TEST_IMAGES
-        outcomes.append(_measure(name, model.to(training.fabric.device).eval(), data, config, seconds, count))
+        facts = {"data": data.name, "checkpoint": "last" if name == "natural" else "best"}
+        outcomes.append(_measure(name, model.to(training.fabric.device).eval(), data, config, seconds, count, facts))
     picture = _histogram(outcomes, configs["DyART"], folder)
     _write(outcomes, configs, folder, seed)
     _print(console, outcomes, configs["DyART"])
     console.print(f"\nmargins, one picture: {picture}\nnumbers: {folder / MARKER}; runs: {folder}/*/")
+    _dynamics_and_page(console, folder, device, quick)
     console.print(f"{time.monotonic() - started:.0f} s in all")
     return outcomes
 
@@ -93,20 +106,44 @@ def _config(name: str, folder: Path, seed: int, device: str, quick: bool) -> Con
     return resolve(RECIPES[name], words)
 
 
-def _measure(name: str, model: nn.Module, data: DataSet, config: Config, seconds: float, count: int | None) -> Outcome:
+def _dynamics_and_page(console: "Console", folder: Path, device: str, quick: bool) -> None:
+    """Measure how a step of AT and one of DyART move the boundary of both networks, and write the page."""
+    from dyart.cli.main import main
+
+    runs = [str(folder / "at"), str(folder / "dyart")]
+    count, steps = (QUICK[1], 10) if quick else SPEEDS
+    words = ["dynamics", *runs, "--count", str(count), "--steps", str(steps), "--out", str(folder), "--device", device]
+    for command in (words, ["report", *runs, "--title", "The dyart demo: AT and DyART on Fashion-MNIST"]):
+        console.print(f"\n$ dyart {shlex.join(command)}", markup=False)
+        if main(command):
+            raise RunError(f"`dyart {command[0]}` did not work: its message is above; the runs are in {folder}")
+
+
+def _measure(
+    name: str,
+    model: nn.Module,
+    data: DataSet,
+    config: Config,
+    seconds: float,
+    count: int | None,
+    facts: dict[str, str],
+) -> Outcome:
     inputs, labels = test_examples(data, count, next(model.parameters()).device)
     radii = config.eval.radii
     found = closest_boundary_points(
         model, inputs, labels, steps=SEARCH_STEPS, batch_size=250, progress=sys.stderr.isatty()
     )
+    found.to_csv(Path(str(config.out)) / "margins.csv")
+    attacked = evaluate(model, inputs, labels, radii, "pgd", batch_size=500, preflight=False, facts=facts)
+    write_records(attacked, Path(str(config.out)))
     # A wrong example has no margin; one without a found point has a large one.
     distances = torch.where(found.inside, found.margin.nan_to_num(nan=float("inf")), 0.0).cpu().numpy()
     return Outcome(
         name,
         seconds,
-        correct(model, inputs, labels).float().mean().item(),
+        attacked.clean_accuracy,
         accuracy_from_margins(found, radii),
-        accuracy_under_pgd(model, inputs, labels, radii),
+        cast(dict[float, float], attacked.robust_accuracy),
         distances,
     )
 
@@ -136,11 +173,9 @@ def _write(outcomes: list[Outcome], configs: dict[str, Config], folder: Path, se
     (folder / MARKER).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 
 
-def _print(console: object, outcomes: list[Outcome], config: Config) -> None:
-    from rich.console import Console
+def _print(console: "Console", outcomes: list[Outcome], config: Config) -> None:
     from rich.table import Table
 
-    assert isinstance(console, Console)
     table = Table(title="test accuracy in %: clean, and robust at each L-inf radius")
     for title in ("", "clean", "attack", *map(str, config.eval.radii), "train"):
         table.add_column(title, justify="left" if title in ("", "attack") else "right", no_wrap=True)

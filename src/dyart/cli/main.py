@@ -8,6 +8,11 @@ from typing import TypeAlias
 
 import dyart
 from dyart.attacks.radius import Radius
+from dyart.cli.dynamics_parser import add_curves, add_dynamics, add_plane
+from dyart.cli.evaluate_parser import add_evaluate
+from dyart.cli.export import add_export
+from dyart.cli.network_options import add_network_options
+from dyart.cli.report import add_report
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -27,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
     options, rest = parser.parse_known_args(words)
-    if rest and options.command not in ("train", "compare"):
+    if rest and options.command not in ("train", "compare", "dynamics"):
         parser.error(f"unknown arguments: {' '.join(rest)}; `dyart {options.command} --help` lists what there is")
     if options.command is None:
         parser.print_help()
@@ -63,7 +68,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_train(commands)
     _add_compare(commands)
+    add_evaluate(commands, _radii)
     _add_margins(commands)
+    add_export(commands)
+    add_dynamics(commands)
+    add_curves(commands)
+    add_plane(commands)
+    add_report(commands)
     _add_data(commands)
     _add_recipes(commands)
     return parser
@@ -115,30 +126,32 @@ def _add_margins(commands: Commands) -> None:
     margins = commands.add_parser(
         "margins",
         help="how far every example is from the decision boundary",
-        description="Find closest boundary points of test examples and write margins.csv, one line per example.",
+        description="Find closest boundary points of test examples. Writes margins.csv, one line per example, and\n"
+        "margins.json: settings, versions, summary.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    margins.add_argument("run_or_checkpoint", nargs="?", type=Path, metavar="RUN_OR_CHECKPOINT")
-    margins.add_argument("--model", help="package.module:factory, for a network of your own (with --data)")
-    margins.add_argument("--weights", type=Path, help="its weights: .safetensors, or .pt with a state dict")
-    margins.add_argument("--data", help="name or path of a data set (default: the run's own)")
-    margins.add_argument("--norm", choices=["linf", "l2", "l1"], default="linf")
-    margins.add_argument("--boundary", choices=["exact", "soft"], default="exact")
-    margins.add_argument("--steps", type=int, default=50, help="of the search (default: 50)")
-    margins.add_argument("--restarts", type=int, default=1)
-    margins.add_argument("--solver", default="fast", help="fast, fab or apgd (default: fast)")
-    margins.add_argument(
+    add_network_options(margins)
+    add = margins.add_argument_group("search").add_argument
+    add("--norm", choices=["linf", "l2", "l1"], default="linf", help="of the distance (default: linf)")
+    add(
+        "--boundary",
+        choices=["exact", "soft"],
+        default="exact",
+        help="where the class changes (default), or the smoothed one that DyART trains on",
+    )
+    add("--steps", type=int, default=50, help="of the search (default: 50)")
+    add("--restarts", type=int, default=1, help="searches per example, the closest point counts (default: 1)")
+    add("--solver", default="fast", help="fast, fab or apgd (default: fast)")
+    add(
         "--cross-check",
         metavar="SOLVER",
         nargs="?",
         const="apgd",
         help="also run another solver and report where the two disagree (default: apgd)",
     )
-    margins.add_argument("--count", type=int, help="first so many test examples (default: all)")
-    margins.add_argument("--radii", type=_radii, help="also print robust accuracy at these, e.g. 2/255,8/255")
-    margins.add_argument("--batch-size", type=int, default=256)
-    margins.add_argument("--device", default="auto")
-    margins.add_argument("--seed", type=int, default=0)
-    margins.add_argument("--out", type=Path, help="CSV file (default: margins.csv in the run's folder)")
+    add("--radii", type=_radii, help="also print robust accuracy at these, e.g. 2/255,8/255")
+    add("--batch-size", type=int, default=256, help="examples at a time (default: 256)")
+    add("--out", type=Path, help="CSV file; a JSON goes beside it (default: margins.csv in the run's folder)")
     margins.set_defaults(run=_margins)
 
 

@@ -1,28 +1,52 @@
-"""``dyart margins``: how far every test example is from the decision boundary, and whether two solvers agree."""
+"""``dyart margins``: how far test examples are from the decision boundary, and whether two solvers agree."""
 
 import argparse
+import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.search import closest_boundary_points
-from dyart.cli.networks import named_network, test_examples
-from dyart.evaluation.agreement import compare
+from dyart.cli.networks import named_examples, named_network, recorded_accuracy
+from dyart.data import DataSet
+from dyart.data.sets import Indices
+from dyart.engine.files import write_json
+from dyart.evaluation.agreement import Agreement, compare
 from dyart.evaluation.curve import accuracy_from_margins
+from dyart.evaluation.intervals import wilson
+from dyart.evaluation.preflight import preflight, stop_on_fatal
+from dyart.evaluation.radii import check_radii
+from dyart.evaluation.records import versions
 
 SHOWN = 5
+SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
+SETTINGS = (
+    *("run_or_checkpoint", "model", "model_args", "weights", "mean", "std", "count", "seed", "device"),
+    *("norm", "boundary", "steps", "restarts", "solver", "cross_check", "batch_size"),
+)
+# Of the attacks, not of the search.
+ELSEWHERE = {"few classes", "saturated loss"}
 
 
 def margins_command(options: argparse.Namespace) -> None:
-    """Search, print a summary, write the CSV; with ``--cross-check``, search again and print where the two differ."""
+    """Search, print a summary, write CSV and JSON; with ``--cross-check``, search twice and say where they differ."""
     if options.radii and options.boundary != "exact":
         raise ValueError("--radii asks for robust accuracy, which needs --boundary exact")
     if options.count is not None and options.count < 1:
         raise ValueError(f"--count must be at least 1, got {options.count}")
     model, data, device, folder = named_network(options)
-    inputs, labels = test_examples(data, options.count, device)
+    if options.radii:
+        check_radii(options.radii, options.norm, math.prod(data.shape))
+    inputs, labels, rows = named_examples(data, options.count, options.seed, device)
+    expected = recorded_accuracy(options.run_or_checkpoint if folder else None, data)
+    findings = preflight(model, inputs, labels, norm=options.norm, bounds=(0.0, 1.0), expected_accuracy=expected)
+    stop_on_fatal(findings)
+    for finding in findings:
+        if finding.kind not in ELSEWHERE:
+            print(finding, file=sys.stderr)
 
     def search(solver: str) -> BoundaryPoints:
         return closest_boundary_points(
@@ -41,36 +65,81 @@ def margins_command(options: argparse.Namespace) -> None:
 
     found = search(options.solver)
     path = options.out or (folder or Path()) / "margins.csv"
-    found.to_csv(path)
-    _print(found, options)
-    print(f"one line per example: {path}")
+    found.to_csv(path, rows.tolist())
+    summary = _summary(found, options)
+    _print(found, rows, summary)
+    print(f"one line per example: {path}; settings and summary: {path.with_suffix('.json')}")
+    report = None
     if options.cross_check:
         other = search(options.cross_check)
         report = compare(found, other, options.solver, options.cross_check)
         print(report)
-        path = path.with_name(f"{path.stem}-{options.cross_check}.csv")
-        other.to_csv(path)
-        print(f"the second opinion: {path}")
+        second = path.with_name(f"{path.stem}-{options.cross_check}.csv")
+        other.to_csv(second, rows.tolist())
+        print(f"the second opinion: {second}")
+    write_json(path.with_suffix(".json"), _record(options, data, rows, found, summary, report))
 
 
-def _print(found: BoundaryPoints, options: argparse.Namespace) -> None:
+def _summary(found: BoundaryPoints, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what is known of all examples together, as plain values."""
+    margins = found.margin[found.found].double()
+    shares = torch.tensor(SHARES, device=margins.device, dtype=margins.dtype)
+    quantiles = margins.quantile(shares, interpolation="lower").tolist() if len(margins) else []
+    curve = accuracy_from_margins(found, options.radii) if options.radii else {}
+    count = len(found)
+    return {
+        "examples": count,
+        "accuracy": found.correct.double().mean().item(),
+        "inside": int(found.inside.sum()),
+        "found": int(found.found.sum()),
+        "optimal": int(found.optimal.sum()),
+        "quantiles": dict(zip(map(str, SHARES), quantiles, strict=False)),
+        "robust": {str(radius): value for radius, value in curve.items()},
+        "intervals": {str(radius): wilson(round(value * count), count) for radius, value in curve.items()},
+    }
+
+
+def _record(
+    options: argparse.Namespace,
+    data: DataSet,
+    rows: Indices,
+    found: BoundaryPoints,
+    summary: dict[str, Any],
+    report: Agreement | None,
+) -> dict[str, Any]:
+    """Return what the CSV's numbers depend on, and what they come to."""
+    settings = {
+        name: str(value) if isinstance(value, Path) else value
+        for name in SETTINGS
+        if (value := getattr(options, name)) is not None
+    }
+    agreement = None if report is None else {"agree": report.agree, "both": report.both, "ratio": report.ratio}
+    return {
+        "data": data.name,
+        "split": "test",
+        "drawn_from": len(data.test),
+        "all": len(rows) == len(data.test),
+        "classes": list(data.classes),
+        "bounds": [0.0, 1.0],
+        "passes": {"forward": found.cost.forward, "backward": found.cost.backward},
+        "settings": settings,
+        "summary": summary,
+        "cross_check": agreement,
+        "versions": versions(),
+    }
+
+
+def _print(found: BoundaryPoints, rows: Indices, summary: dict[str, Any]) -> None:
     print(found)
-    print(f"accuracy: {100 * found.correct.float().mean():.1f} %")
-    margins = found.margin[found.found]
-    if len(margins):
-        shares = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], device=margins.device, dtype=margins.dtype)
-        quantiles = ", ".join(
-            f"{share:.0%} {value:.4g}"
-            for share, value in zip(
-                shares.tolist(), margins.quantile(shares, interpolation="lower").tolist(), strict=True
-            )
-        )
-        print(f"quantiles of the margin: {quantiles}")
-        nearest = torch.where(found.found, found.margin, torch.inf).argsort()[: min(SHOWN, len(margins))]
+    print(f"accuracy: {100 * summary['accuracy']:.1f} %")
+    if summary["quantiles"]:
+        words = ", ".join(f"{float(share):.0%} {value:.4g}" for share, value in summary["quantiles"].items())
+        print(f"quantiles of the margin: {words}")
+        nearest = torch.where(found.found, found.margin, torch.inf).argsort()[: min(SHOWN, summary["found"])]
         print("the most vulnerable:")
         for row in nearest.tolist():
-            print(f"  {found.explain(row)}")
-    if options.radii:
-        curve = accuracy_from_margins(found, options.radii)
-        words = ", ".join(f"{radius} {100 * value:.1f} %" for radius, value in curve.items())
+            # As the CSV names it: by its place in the test set.
+            print("  " + found.explain(row).replace(f"example {row},", f"example {rows[row]},", 1))
+    if summary["robust"]:
+        words = ", ".join(f"{radius} {100 * value:.1f} %" for radius, value in summary["robust"].items())
         print(f"accuracy by margins (an upper bound of the robust accuracy): {words}")

@@ -1,78 +1,210 @@
-"""From what a user names on the command line to a network and the examples to measure it on."""
+"""From what a user names on the command line to a network and the examples to measure it on.
+
+A command calls ``add_network_options`` for its arguments, ``named_network`` and ``named_examples`` for what they name.
+"""
 
 import argparse
+import json
 import sys
+from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dyart.boundary.model import evaluation_mode, logits_of, unchanged
+from dyart.cli.network_options import add_network_options
+from dyart.cli.weights import fit_weights, read_weights
 from dyart.data import DataSet, load
 from dyart.data.loader import as_tensors
+from dyart.data.sets import Indices
 from dyart.engine.fabric import make_fabric
-from dyart.engine.run import (
-    RunError,
-    averaged_weights,
-    checkpoint_of,
-    load_weights,
-    make_model,
-    read_config,
-    run_folder,
-)
-from dyart.models import build
+from dyart.engine.run import RunError, averaged_weights, checkpoint_of, make_model, read_config, run_folder
+from dyart.models import NAMES, InputNormalization, build
+from dyart.models.factory import call_factory, is_factory, load_factory
+
+__all__ = ["add_network_options", "named_examples", "named_network", "recorded_accuracy", "test_examples"]
+
+EVALUATION = "evaluation.json"
 
 
 def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torch.device, Path | None]:
     """Return network (eval mode), data set, device, and the run's folder if there is one.
 
     Either a run or a checkpoint is named (the averaged weights of its best epoch count), or ``--model`` with
-    ``--data`` and, for anything but random weights, ``--weights``.
+    ``--data`` and, for anything but the weights it is made with, ``--weights``.
+
+    Raises:
+        RunError: what is named is missing, or network, weights and data do not fit each other.
     """
     device = make_fabric(options.device).device
-    if options.run_or_checkpoint is not None and options.model is None:
-        folder = run_folder(options.run_or_checkpoint)
-        config = read_config(folder)
-        root = Path(config.data.root) if config.data.root else None
-        data = load(options.data or config.data.name, root)
-        model = make_model(config, data)
-        checkpoint = checkpoint_of(options.run_or_checkpoint)
-        print(f"network: {config.model.name}, averaged weights of {checkpoint}")
-        load_weights(model, averaged_weights(checkpoint), str(checkpoint))
-        return model.to(device).eval(), data, device, folder
-    if options.model is None or options.data is None:
-        raise RunError("name a run or checkpoint, or a network with --model package.module:factory and --data NAME")
-    data = load(options.data)
-    try:
-        model = build(options.model, len(data.classes), data.shape)
-    except (TypeError, AttributeError) as error:
-        raise RunError(f"--model {options.model}: {error}") from error
-    if options.weights is None:
-        print("no --weights: the network is measured with the weights it is made with", file=sys.stderr)
+    place = options.run_or_checkpoint
+    if options.model is None:
+        _refuse_alone(options)
+        model, data, folder = _of_run(place, options.data)
+        words = f"the network of {folder}"
     else:
-        load_weights(model, read_weights(options.weights), str(options.weights))
-    return model.to(device).eval(), data, device, None
+        if place is not None and (options.weights is not None or place.is_dir()):
+            raise RunError(f"{place} and --model both name a network: leave one of them out")
+        if options.data is None:
+            raise RunError("--model needs --data NAME: a data set, or the path of your own (dyart data list)")
+        data, folder = load(options.data), None
+        file = options.weights or place
+        model = _of_factory(options, data, file)
+        if file is None:
+            print("no --weights: the network is measured with the weights it is made with", file=sys.stderr)
+        words = f"--model {options.model}"
+    model = model.to(device).eval()
+    _try_out(model, data, device, words)
+    return model, data, device, folder
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """Return a state dict from a .safetensors file, or from a .pt file that holds tensors and nothing else."""
-    if not path.is_file():
-        raise RunError(f"no weights {path}")
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return dict(load_file(path))
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
+def _refuse_alone(options: argparse.Namespace) -> None:
+    if options.run_or_checkpoint is None:
+        raise RunError("name a run or checkpoint, or a network with --model package.module:factory and --data NAME")
+    own = {
+        "--model-args": options.model_args,
+        "--weights": options.weights,
+        "--mean": options.mean,
+        "--std": options.std,
+    }
+    lost = [name for name, value in own.items() if value is not None]
+    if lost:
         raise RunError(
-            f"cannot read {path} as a state dict of tensors (it is read without executing code): {error}"
-        ) from error
-    state = state.get("state_dict", state) if isinstance(state, dict) else state
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise RunError(f"{path} holds no state dict: save it with torch.save(model.state_dict(), ...)")
-    return state
+            f"{', '.join(lost)} belong to --model, which is missing: a run brings its own network and weights"
+        )
+
+
+def _of_run(place: Path, data_name: str | None) -> tuple[nn.Module, DataSet, Path]:
+    """Return the network of a run or of its checkpoint."""
+    if place.is_file():
+        raise RunError(
+            f"{place} is a file: name its network with --model package.module:factory and its data with --data"
+        )
+    checkpoint = checkpoint_of(place)
+    folder = run_folder(checkpoint)
+    config = read_config(folder)
+    data = load(data_name or config.data.name, Path(config.data.root) if config.data.root else None)
+    model = make_model(config, data)
+    print(f"network: {config.model.name}, averaged weights of {checkpoint}")
+    fit_weights(model, averaged_weights(checkpoint), str(checkpoint), len(data.classes))
+    return model, data, folder
+
+
+def _of_factory(options: argparse.Namespace, data: DataSet, file: Path | None) -> nn.Module:
+    if (options.mean is None) != (options.std is None):
+        raise RunError("--mean and --std go together: give both, one number per channel each")
+    if options.mean is not None and len(options.mean) != data.shape[0]:
+        raise RunError(f"--mean has {len(options.mean)} numbers, images of {data.name} have {data.shape[0]} channels")
+    weights = None if file is None else read_weights(file)
+    if not is_factory(options.model):
+        return _of_name(options, data, weights, str(file))
+    network, normalizes = _made(options, data)
+    if weights is not None:
+        fit_weights(network, weights, str(file), len(data.classes))
+    if options.mean is None or normalizes:
+        return network
+    normalize = InputNormalization(options.mean, options.std, spatial=len(data.shape) - 1)
+    return nn.Sequential(OrderedDict(normalize=normalize, network=network))
+
+
+def _of_name(options: argparse.Namespace, data: DataSet, weights: dict[str, Tensor] | None, file: str) -> nn.Module:
+    """Return a network of this package; its normalisation is a layer of it, saved with its weights."""
+    if options.model_args:
+        raise RunError(f"--model-args are arguments of a factory; {options.model!r} is one of {', '.join(NAMES)}")
+    model = build(options.model, len(data.classes), data.shape, mean=options.mean, std=options.std)
+    if weights is not None:
+        layer = {key: value for key, value in model.state_dict().items() if key in ("normalize.mean", "normalize.std")}
+        differs = [key for key, value in layer.items() if key in weights and not torch.equal(value, weights[key])]
+        if differs and options.mean is not None:
+            raise RunError(f"{file} brings its own normalisation: leave --mean and --std out")
+        fit_weights(model, {**layer, **weights}, file, len(data.classes))
+    return model
+
+
+def _made(options: argparse.Namespace, data: DataSet) -> tuple[nn.Module, bool]:
+    """Call the factory; return its network and whether it took mean and std.
+
+    With arguments of the user's, what its signature does not name is not passed: ``**kwargs`` often go on to somebody
+    who knows neither classes nor shape.
+    """
+    name, arguments = options.model, dict(options.model_args or {})
+    facts: dict[str, object] = {"classes": len(data.classes), "shape": data.shape}
+    more: dict[str, object] = {"num_classes": len(data.classes), "normalization": "batch"}
+    if options.mean is not None:
+        more |= {"mean": options.mean, "std": options.std}
+    if arguments:
+        facts, more = {}, {key: value for key, value in {**facts, **more}.items() if key not in arguments}
+    try:
+        made, given = call_factory(name, partial(load_factory(name), **arguments), facts, more)
+    except (TypeError, AttributeError) as error:
+        hint = "" if arguments else "; pass arguments of its own with --model-args KEY=VALUE,..."
+        raise RunError(f"--model {name}: {error}{hint}") from error
+    if len({"mean", "std"} & given) == 1:
+        raise RunError(f"--model {name} takes only one of mean and std: let it take both, or neither")
+    return made, "mean" in given
+
+
+def _try_out(model: nn.Module, data: DataSet, device: torch.device, words: str) -> None:
+    """Call the network once: its inputs and its outputs must be those of the data."""
+    inputs, _ = as_tensors(data.test, slice(0, 1), device)
+    shape = "x".join(map(str, data.shape))
+    with torch.no_grad(), evaluation_mode(model), unchanged(model, device):
+        try:
+            logits = logits_of(model(inputs))
+        except Exception as error:
+            first = next(iter(str(error).splitlines()), type(error).__name__)
+            raise RunError(f"{words} fails on inputs of shape {shape} ({data.name}): {first}") from error
+    if logits.shape[1] != len(data.classes):
+        raise RunError(
+            f"{words} gives {logits.shape[1]} logits, {data.name} has {len(data.classes)} classes: choose the "
+            "network or the data that belongs to the other"
+        )
+
+
+def named_examples(data: DataSet, count: int | None, seed: int, device: torch.device) -> tuple[Tensor, Tensor, Indices]:
+    """Return ``count`` test examples, in [0, 1], their labels, both on the device, and their places in the test set."""
+    rows = sample(len(data.test), count, seed)
+    inputs, labels = as_tensors(data.test, rows, device)
+    return inputs, labels, rows
+
+
+def sample(examples: int, count: int | None, seed: int) -> Indices:
+    """Return the places of ``count`` of so many examples, ascending: all for None, else drawn by the seed alone.
+
+    The first examples of a set that is stored class by class are of one class. A larger count contains a smaller one's.
+
+    Raises:
+        ValueError: the count is not positive.
+    """
+    if count is not None and count < 1:
+        raise ValueError(f"--count must be at least 1, got {count}")
+    if count is None or count >= examples:
+        return np.arange(examples, dtype=np.int64)
+    # RandomState, because its stream is the one that numpy promises never to change.
+    order = np.random.RandomState(seed).permutation(examples)
+    return np.sort(order[:count]).astype(np.int64)
+
+
+def recorded_accuracy(place: Path | None, data: DataSet) -> float | None:
+    """Return the clean accuracy on the test set that a run recorded for what is named; None if there is none.
+
+    It is that of the averaged weights of the best checkpoint: of the run, or of this checkpoint if it is named itself.
+    """
+    if place is None:
+        return None
+    folder = run_folder(place)
+    path = folder / EVALUATION
+    if not path.is_file() or checkpoint_of(place) != checkpoint_of(folder):
+        return None
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    clean = recorded.get("clean")
+    same = recorded.get("data") == data.name and recorded.get("checkpoint") == "best"
+    return float(clean) if same and isinstance(clean, int | float) else None
 
 
 def test_examples(data: DataSet, count: int | None, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the first ``count`` test examples, in [0, 1], and their labels, on the device."""
+    """Return the first ``count`` test examples of a set stored in random order, and their labels, on the device."""
     return as_tensors(data.test, slice(None, count), device)

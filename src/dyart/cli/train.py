@@ -19,13 +19,14 @@ def train_command(options: argparse.Namespace) -> None:
     if options.print_config:
         print(dump(config), end="")
         return
+    from dyart.dynamics.watch import Watch
     from dyart.engine.display import Display
     from dyart.engine.loggers import LoggersCallback
     from dyart.engine.run import train
     from dyart.evaluation.quick import measure_run
 
     callbacks = [] if options.quiet else [Display()]
-    training = train(config, resume=options.resume, callbacks=[*callbacks, LoggersCallback()])
+    training = train(config, resume=options.resume, callbacks=[*callbacks, LoggersCallback(), Watch()])
     measured = measure_run(training)
     if not options.quiet:
         print(measured)

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from dyart.data.loader import Batch
 from dyart.engine.metrics import Record
 
 if TYPE_CHECKING:
@@ -13,6 +14,9 @@ class Callback:
 
     def on_start(self, training: "Training") -> None:
         """Before the first step, also of a resumed run."""
+
+    def on_step_begin(self, training: "Training", batch: Batch) -> None:
+        """Before every step, with its batch: weights and buffers are those that it begins with."""
 
     def on_step(self, training: "Training") -> None:
         """After every step of the optimizer. A host synchronisation here slows the training down."""

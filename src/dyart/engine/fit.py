@@ -174,6 +174,8 @@ class Training:
         self._finish_epoch(phase, trained, time.monotonic())
 
     def _step(self, phase: Phase, batch: Batch) -> None:
+        for callback in self.callbacks:
+            callback.on_step_begin(self, batch)
         in_phase = self.steps_done - phase.first * len(self.loader)
         total = phase.epochs * len(self.loader)
         now = rates(phase.optim, in_phase, total, len(self.loader))

@@ -17,6 +17,7 @@ Precision = Literal["fp32", "bf16"]
 Switch = Literal["auto", "on", "off"]
 Logger = Literal["csv", "tensorboard", "wandb", "mlflow"]
 Attack = Literal["pgd", "margins", "none"]
+Probe = Literal["train", "holdout", "batch"]
 
 
 @dataclass
@@ -206,6 +207,34 @@ class Eval:
 
 
 @dataclass
+class Monitor:
+    """Watching the decision boundary while training: margins and speeds of a few examples, in monitor.jsonl.
+
+    Args:
+        every: steps from one observation to the next, e.g. 50; None: no observations.
+        examples: how many are watched.
+        probe: which: the first that are trained on (train), the same at every observation, so that their margins can
+            be followed; the first of the hold-out (holdout): does it carry over? Or the first of the step's own batch
+            (batch), as in the paper: the share of negative speed is lower there than among examples that the step has
+            not seen.
+        radius: examples with a margin below it are vulnerable; None: eval.radius.
+        steps: of the boundary search.
+    """
+
+    every: int | None = None
+    examples: int = 64
+    probe: Probe = "train"
+    radius: float | None = None
+    steps: int = 20
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        for name, least in (("every", 1), ("examples", 1), ("steps", 2)):
+            _at_least(f"monitor.{name}", getattr(self, name), least)
+        _positive("monitor.radius", self.radius)
+
+
+@dataclass
 class Config:
     """A training, whole.
 
@@ -220,6 +249,7 @@ class Config:
         optim: the optimizer.
         train: how long.
         eval: how it is measured.
+        monitor: how it is watched.
     """
 
     recipe: str = ""
@@ -232,9 +262,17 @@ class Config:
     optim: Optim = field(default_factory=Optim)
     train: Train = field(default_factory=Train)
     eval: Eval = field(default_factory=Eval)
+    monitor: Monitor = field(default_factory=Monitor)
 
 
-SECTIONS: dict[str, type[Any]] = {"data": Data, "model": Model, "optim": Optim, "train": Train, "eval": Eval}
+SECTIONS: dict[str, type[Any]] = {
+    "data": Data,
+    "model": Model,
+    "optim": Optim,
+    "train": Train,
+    "eval": Eval,
+    "monitor": Monitor,
+}
 
 
 def _positive(name: str, value: float | None) -> None:

@@ -1,0 +1,118 @@
+"""The arguments of the commands about dynamics; apart from the commands, whose imports take a second."""
+
+import argparse
+from pathlib import Path
+from typing import TypeAlias
+
+from dyart.attacks.radius import Radius
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+HELP = """\
+examples:
+  dyart dynamics runs/demo/natural                        AT and DyART on the network of a run
+  dyart dynamics runs/demo/natural runs/demo/at           two networks, and the paper's figures of both
+  dyart dynamics RUN --methods at,trades,dyart --against trades
+  dyart dynamics RUN --at.radius 0.05 --dyart.lam 100     settings of a method (default: the run's own, else those of
+                                                          the recipe for this data set, else the method's defaults)
+  dyart dynamics RUN/checkpoints/epoch-0004 --update optimizer
+
+Every batch is as large as one of the training. On each, the closest points of the exact boundary are found once; then
+every method crafts its points, and its update theta' = -grad L (or the optimizer's step) gives the speed of the
+boundary at each example of that batch. Only correctly classified examples with a locally optimal point count.
+
+writes dynamics.csv (one line per example), dynamics.json, dynamics.npz, dynamics-scatter and dynamics-bars (.pdf, .svg,
+.png) into the run's folder or OUT. With several runs: into a folder per run below OUT, and figures of all into OUT.
+"""
+
+
+def add_dynamics(commands: Commands) -> None:
+    """Add ``dyart dynamics``."""
+    dynamics = commands.add_parser(
+        "dynamics",
+        help="how one step of a method moves the decision boundary",
+        description="Measure margins, and the speed of the boundary under one step of several methods, on one network.",
+        epilog=HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = dynamics.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN_OR_CHECKPOINT")
+    add("--methods", type=_names, help="e.g. at,dyart (default: at, dyart, and the run's own unless it is natural)")
+    add("--against", help="the method that others are compared with (default: at, or the first)")
+    add("--count", type=int, default=2000, help="at least so many examples, in whole batches (default: 2000)")
+    add("--split", choices=["train", "test"], default="train", help="images of (default: train, as in the paper)")
+    add("--update", choices=["gradient", "optimizer"], default="gradient",
+        help="theta' = -grad (default, the paper's), or the true step of the run's optimizer: momentum, decay, "
+        "clipping, BatchNorm's statistics")  # fmt: skip
+    add("--radius", type=_radius, help="below it an example counts as vulnerable (default: the run's eval.radius)")
+    add("--steps", type=int, default=100, help="of the boundary search (default: 100)")
+    add("--averaged", action="store_true", help="averaged weights (default: the raw ones, which a step starts from)")
+    add("--out", type=Path, help="folder (default: the run's; for several runs runs/dynamics)")
+    add("--device", default="auto")
+    add("--seed", type=int, default=0, help="of the choice of examples and of random starts")
+    dynamics.set_defaults(run=_dynamics)
+
+
+def add_plane(commands: Commands) -> None:
+    """Add ``dyart plane``."""
+    plane = commands.add_parser(
+        "plane",
+        help="watch the boundary move: pictures and an animation in two dimensions",
+        description="Train a small network on points of the plane and draw what the paper's figures 1 to 3 show: the "
+        "moving boundary with its speeds, the curve of a closest point, the soft boundary beside the exact one; and an "
+        "animation. About half a minute on one CPU core.",
+    )
+    add = plane.add_argument
+    add("--method", default="dyart", help="of training, after a natural beginning (default: dyart)")
+    add("--frames", type=int, default=60, help="of the animation (default: 60)")
+    add("--out", type=Path, default=Path("runs/plane"), help="folder (default: runs/plane)")
+    add("--device", default="cpu", help="cpu (default), cuda or auto")
+    add("--seed", type=int, default=0)
+    plane.set_defaults(run=_plane)
+
+
+def add_curves(commands: Commands) -> None:
+    """Add ``dyart curves``."""
+    curves = commands.add_parser(
+        "curves",
+        help="draw accuracies and the share of negative speed through whole trainings",
+        description="Draw clean and robust accuracy (metrics.jsonl) and, for runs that were watched, the share of "
+        "vulnerable examples that the boundary moved towards (monitor.jsonl); one panel per run, shares together.",
+    )
+    add = curves.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN")
+    add("--smoothing", type=int, default=9, help="observations averaged for a smooth line (default: 9)")
+    add("--out", type=Path, help="file, with any suffix: .pdf, .svg and .png are written (default: RUN/curves)")
+    curves.set_defaults(run=_curves)
+
+
+def _curves(options: argparse.Namespace) -> None:
+    from dyart.cli.curves import curves_command
+
+    curves_command(options)
+
+
+def _dynamics(options: argparse.Namespace) -> None:
+    from dyart.cli.dynamics import dynamics_command
+
+    dynamics_command(options)
+
+
+def _plane(options: argparse.Namespace) -> None:
+    from dyart.cli.plane import plane_command
+
+    plane_command(options)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _radius(text: str) -> Radius:
+    try:
+        radius = Radius(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if not radius > 0:
+        raise argparse.ArgumentTypeError(f"the radius must be positive, got {text}")
+    return radius

@@ -1,0 +1,75 @@
+"""``dyart evaluate``: how many test examples resist attacks, at many radii in one pass."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from dyart.boundary.norms import Norm
+from dyart.cli.networks import named_network, recorded_accuracy, sample
+from dyart.data import DataSet
+from dyart.engine.run import checkpoint_of, read_config
+from dyart.evaluation.evaluate import RADII, evaluate
+from dyart.evaluation.records import EXAMPLES, FILE
+
+ALONE = Path("evaluation")
+
+
+def evaluate_command(options: argparse.Namespace) -> None:
+    """Evaluate what is named, print a table, and write the records; goes on with what was begun in the folder."""
+    model, data, device, run = named_network(options)
+    rows = sample(len(data.test), options.count, options.seed)
+    folder = options.out or _folder(run, len(rows), len(data.test))
+    radii, norm = _measured(options, run)
+    result = evaluate(
+        model,
+        data.test.images,
+        data.test.labels,
+        radii,
+        options.attack,
+        norm,
+        strict=options.strict,
+        batch_size=options.batch_size,
+        seed=options.seed,
+        device=device,
+        index=rows,
+        folder=folder,
+        fresh=options.fresh,
+        preflight=not options.no_preflight,
+        expected_accuracy=recorded_accuracy(options.run_or_checkpoint if run else None, data),
+        steps=options.steps,
+        restarts=options.restarts,
+        precision=options.precision,
+        compile=options.compile,
+        progress=sys.stderr.isatty(),
+        facts=_facts(options, data, run),
+    )
+    print(result)
+    print(f"{folder / FILE}; one line per example: {folder / EXAMPLES}")
+
+
+def _folder(run: Path | None, count: int, examples: int) -> Path:
+    """Return where records go: a part of the test set does not replace what is recorded of the whole."""
+    base = run or ALONE
+    return base if count == examples or run is None else base / f"evaluation-{count}"
+
+
+def _measured(options: argparse.Namespace, run: Path | None) -> tuple[list[float], Norm]:
+    """Return radii and norm: as given, else those of the run, else the usual ones."""
+    settings = None if run is None else read_config(run).eval
+    norm: Norm = options.norm or (settings.norm if settings else "linf")
+    if options.radii:
+        return options.radii, norm
+    if settings is not None and norm == settings.norm:
+        return list(settings.radii), norm
+    if norm != "linf":
+        raise ValueError(f"--norm {norm} needs --radii: the usual ones are of linf")
+    return list(RADII), norm
+
+
+def _facts(options: argparse.Namespace, data: DataSet, run: Path | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {"data": data.name, "drawn_from": len(data.test), "notes": list(data.notes)}
+    if run is None:
+        return facts | {"model": options.model, "weights": str(options.weights) if options.weights else None}
+    checkpoint = checkpoint_of(options.run_or_checkpoint)
+    return facts | {"checkpoint": "best" if checkpoint == checkpoint_of(run) else checkpoint.name}

@@ -1,0 +1,45 @@
+"""``dyart report``: one page about one or several runs."""
+
+import argparse
+from pathlib import Path
+from typing import TypeAlias
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+HELP = """\
+examples:
+  dyart report runs/mine                           runs/mine/report.html
+  dyart report runs/demo/at runs/demo/dyart        runs/demo/report.html: both, compared
+  dyart report runs/* --out page.html --title "Fashion-MNIST, three methods"
+
+The page shows what a run's folder holds. Each of these adds to it:
+  dyart evaluate RUN       robust accuracy against radius, with intervals
+  dyart margins RUN        the distribution of margins
+  dyart dynamics RUN       margins and speeds with pictures, the most vulnerable examples
+  dyart train ... --monitor.every 50     margins through the training
+"""
+
+
+def add_report(commands: Commands) -> None:
+    """Add ``dyart report``."""
+    report = commands.add_parser(
+        "report",
+        help="one HTML page about one or several runs, that opens offline",
+        description="Write one self-contained HTML page: what was trained and how, curves, robust accuracy, margins, "
+        "speeds, the most vulnerable examples, settings; several runs are compared.",
+        epilog=HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs")
+    report.add_argument(
+        "--out", type=Path, help="HTML file (default: report.html in the run's folder, or in the one above all runs)"
+    )
+    report.add_argument("--title", help="of the page (default: the names of the runs)")
+    report.set_defaults(run=_report)
+
+
+def _report(options: argparse.Namespace) -> None:
+    from dyart.report.page import write_page
+
+    path = write_page(options.runs, options.out, options.title)
+    print(f"{path} ({path.stat().st_size / 1e6:.1f} MB, opens offline)")

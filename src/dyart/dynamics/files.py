@@ -1,0 +1,156 @@
+"""The files of measured dynamics: ``dynamics.csv``, ``dynamics.json``, and pictures for a page in ``dynamics.npz``."""
+
+import csv
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dyart.dynamics.shares import Paired, Share, paired, share, shares
+from dyart.dynamics.step import Dynamics
+from dyart.engine.files import write_json, write_whole
+
+CSV, JSON, NPZ = "dynamics.csv", "dynamics.json", "dynamics.npz"
+PICTURES = 2000
+PREFIX = "speed_"
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What a ``dynamics.csv`` has of every example with a boundary point, for figures."""
+
+    index: np.ndarray
+    margin: np.ndarray
+    optimal: np.ndarray
+    speeds: dict[str, np.ndarray]
+
+
+def write(
+    measured: Dynamics, folder: Path, settings: dict[str, Any], radius: float, edges: list[float], against: str
+) -> dict[str, Any]:
+    """Write the three files into a folder and return what the JSON holds.
+
+    Args:
+        measured: the dynamics.
+        folder: made if it is not there.
+        settings: plain values that say how it was measured; ``methods`` in it has a dictionary per method.
+        radius: below which an example is vulnerable.
+        edges: of the margin intervals.
+        against: the method that others are compared with.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / CSV, _csv(measured))
+    summary = summarize(measured, radius, edges, against)
+    for name, entry in settings.get("methods", {}).items():
+        summary["methods"][name] |= entry
+    summary = {**settings, **summary}
+    write_json(folder / JSON, summary)
+    if measured.found.inputs.ndim == 4:  # vectors are no pictures
+        write_whole(folder / NPZ, _pictures(measured))
+    return summary
+
+
+def summarize(measured: Dynamics, radius: float, edges: list[float], against: str) -> dict[str, Any]:
+    """Return counts, shares of negative speed with Wilson intervals, and paired tests, as plain values."""
+    margin, rows = measured.found.margin, measured.counted
+    below = rows & (margin < radius)
+    methods = {
+        name: {
+            "below_radius": _plain(share(speed, below)),
+            "all": _plain(share(speed, rows)),
+            "intervals": [
+                {"from": low, "to": None if math.isinf(high) else high} | _plain(part)
+                for low, high, part in zip(edges[:-1], edges[1:], shares(margin, speed, rows, edges), strict=True)
+            ],
+            "largest_speed": float(speed[rows].abs().max()) if rows.any() else None,
+        }
+        for name, speed in measured.speeds.items()
+    }
+    tests = [
+        {"first": against, "second": name, "where": "below_radius"}
+        | _test(paired(measured.speeds[against], speed, below, measured.batch))
+        for name, speed in measured.speeds.items()
+        if name != against
+    ]
+    return {"radius": radius, "counts": measured.counts, "methods": methods, "tests": tests}
+
+
+def read_rows(path: Path) -> Rows:
+    """Return what a ``dynamics.csv`` holds.
+
+    Raises:
+        ValueError: it is no such file.
+    """
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+        names = list(lines[0]) if lines else []
+    if not {"index", "margin", "optimal"} <= set(names):
+        raise ValueError(f"{path} is no {CSV}: it has the columns {', '.join(names) or '(none)'}")
+    column = {name: np.array([float(line[name]) for line in lines]) for name in names}
+    speeds = {name.removeprefix(PREFIX): column[name] for name in names if name.startswith(PREFIX)}
+    return Rows(column["index"].astype(np.int64), column["margin"], column["optimal"] > 0, speeds)
+
+
+def _csv(measured: Dynamics) -> str:
+    found, rows = measured.found, measured.found.found
+    columns: dict[str, Tensor] = {
+        "index": measured.index,
+        "label": found.labels,
+        "rival": found.rival,
+        "margin": found.margin,
+        "alignment": found.alignment,
+        "optimal": measured.counted.int(),
+        **{f"{PREFIX}{name}": speed for name, speed in measured.speeds.items()},
+        "batch": measured.batch,
+    }
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows(zip(*(values[rows].tolist() for values in columns.values()), strict=True))
+    return text.getvalue()
+
+
+def _pictures(measured: Dynamics) -> bytes:
+    rows = measured.found.found.nonzero()[:PICTURES, 0]
+    content = io.BytesIO()
+    # The most vulnerable are closer than one grey level: their steps, in eight bits each, with a scale per example.
+    displacement = measured.found.displacement[rows]
+    largest = displacement.abs().flatten(1).amax(1).clamp_min(1e-12)
+    steps = (127 * displacement / largest[:, None, None, None]).round().to(torch.int8)
+    np.savez_compressed(
+        content,
+        index=measured.index[rows].numpy(),
+        inputs=_bytes(measured.found.inputs[rows]),
+        points=_bytes(measured.found.points[rows]),
+        steps=steps.numpy(),
+        scale=(largest / 127).numpy(),
+    )
+    return content.getvalue()
+
+
+def _bytes(images: Tensor) -> np.ndarray:
+    return (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
+
+
+def _plain(part: Share) -> dict[str, Any]:
+    low, high = part.interval
+    known = None if math.isnan(part.value) else part.value
+    return {"negative": part.negative, "count": part.count, "share": known, "low": low, "high": high}
+
+
+def _test(result: Paired) -> dict[str, Any]:
+    return {
+        "count": result.count,
+        "only_first": result.only_first,
+        "only_second": result.only_second,
+        "difference": None if math.isnan(result.difference) else result.difference,
+        "p_value": result.p_value,
+        "batches_first": result.batches_first,
+        "batches_second": result.batches_second,
+        "p_value_by_batch": result.p_value_by_batch,
+    }

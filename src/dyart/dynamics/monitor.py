@@ -1,0 +1,253 @@
+"""Watches the decision boundary through a whole training, anybody's (the paper's appendix, "Further analysis")."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dyart.boundary import validation
+from dyart.boundary.margins import BOUNDARIES, Boundary
+from dyart.boundary.model import evaluation_mode, ieee_float32, ordinary, unchanged, underlying
+from dyart.boundary.norms import NORMS, Norm
+from dyart.boundary.validation import Bounds
+from dyart.dynamics.movement import Search, Weights, movement, weights_of
+from dyart.dynamics.observation import Observation, from_record, summarise
+from dyart.engine.metrics import MetricsFile, Record, read_metrics
+
+Select = Callable[[nn.Module], nn.Module]
+
+
+class _Begun(NamedTuple):
+    """A step that is being taken."""
+
+    module: nn.Module
+    step: int
+    epoch: float | None
+    weights: Weights | None
+    """Before the step; None: it is not observed."""
+    probe: tuple[Tensor, Tensor] | None
+    """Examples of its own; None: the monitor's."""
+
+
+class BoundaryMonitor:
+    """Observes every so many steps whether a training moves the boundary away from the examples that need it.
+
+    A step is what happens to the weights between ``before`` and ``after``: with momentum, decay, clipping, perturbed
+    weights (AWP) and BatchNorm's statistics in it. For a fixed set of examples (the probe) an observation has their
+    margins with the weights before the step, the speed of the boundary under it, and how far the boundary did move.
+
+        monitor = dyart.BoundaryMonitor(images, labels, every=50, radius=8 / 255)
+        for batch in loader:
+            with monitor.watching(model):
+                train_step(model, batch)        # forward, backward, optimizer.step()
+        monitor.observations[-1].negative_share
+
+    A fixed probe shows how margins grow: of examples that are trained on, whether the training does what it is meant
+    to do; of others, whether that carries over. A single step has hardly seen it, so that nearly half of its speeds
+    are negative even where all margins grow in the long run. The paper looks at the batch of the step itself, where
+    fewer are: ``watching(model, probe=batch)``.
+
+    The training stays bit for bit what it is without a monitor: modes, gradients, buffers, random generators and the
+    storage of weights are as they were after every call. The network runs uncompiled, in eval mode, in plain float32.
+
+    Cost of an observation, in passes over the probe for K classes: 1.5 steps + 2 follow_steps + 6 forward and
+    1.5 steps + 2 follow_steps + min(K - 1, 9) + 1 backward passes, and one forward pass with tangents: 42, 46 and 1 by
+    default. With ``every`` 50, 64 examples and PGD-10 at batch 128 that is 4 % of the training's passes
+    (``benchmarks/monitor.py`` measures the time). Between observations: nothing. Memory: a copy of the weights during
+    an observed step, two more while it is evaluated.
+
+    Args:
+        probe_inputs: ``[N, ...]``, floating point, inside the bounds; a copy follows the model to its device.
+        probe_labels: ``[N]``, integers.
+        every: steps from one observation to the next; the first is of step number ``every``.
+        radius: examples with a margin below it are vulnerable: the radius to be robust at.
+        norm: ``"linf"``, ``"l2"`` or ``"l1"``.
+        steps: of the search for boundary points.
+        follow_steps: of the searches that follow them (see ``dyart.dynamics.movement``).
+        bounds: of the inputs, ``(low, high)``, numbers or tensors; None: no bounds.
+        boundary: ``"exact"`` or ``"soft"``.
+        beta: inverse temperature of the soft boundary.
+        path: a file to write observations to, one line of JSON each (``monitor.jsonl``); begun anew by the first
+            observation, unless ``resume`` was called.
+        index: names of the examples, for the file; None: their places.
+        batch_size: examples per pass; None: all at once.
+    """
+
+    def __init__(
+        self,
+        probe_inputs: Tensor,
+        probe_labels: Tensor,
+        every: int = 50,
+        radius: float = 8 / 255,
+        norm: Norm = "linf",
+        steps: int = 20,
+        follow_steps: int = 3,
+        bounds: Bounds = (0.0, 1.0),
+        boundary: Boundary = "exact",
+        beta: float = 5.0,
+        path: str | os.PathLike[str] | None = None,
+        index: Sequence[int] | Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        """Check the probe and the settings; the model is seen at the first observation."""
+        validation.check_inputs(probe_inputs, bounds)
+        validation.check_labels(probe_labels, probe_inputs)
+        validation.check_choice("norm", norm, NORMS)
+        validation.check_choice("boundary", boundary, BOUNDARIES)
+        validation.check_positive("radius", radius)
+        validation.check_positive("beta", beta)
+        for name, value, least in (("every", every, 1), ("steps", steps, 2), ("follow_steps", follow_steps, 2)):
+            validation.check_count(name, value, least)
+        names = list(range(len(probe_inputs))) if index is None else [int(name) for name in index]
+        if len(names) != len(probe_inputs):
+            raise ValueError(f"index names {len(names)} examples, the probe has {len(probe_inputs)}")
+        self.inputs, self.labels = ordinary(probe_inputs).clone(), ordinary(probe_labels).long().clone()
+        self.index, self.every, self.radius = names, every, float(radius)
+        self.search = Search(norm, boundary, beta, bounds, steps, follow_steps, batch_size)
+        self.path = None if path is None else Path(path)
+        self.observations: list[Observation] = []
+        """All so far, oldest first."""
+        self.step = 0
+        """Steps that were taken."""
+        self._begun: _Begun | None = None
+        self._file: MetricsFile | None = None
+        self._fits = False
+
+    @contextmanager
+    def watching(
+        self, model: nn.Module, epoch: float | None = None, probe: tuple[Tensor, Tensor] | None = None
+    ) -> Iterator[None]:
+        """Watch one step of the model: everything that moves its weights and buffers belongs inside.
+
+        Args:
+            model: that is trained, from inputs to logits; compiled or wrapped for data parallelism, if you like.
+            epoch: to be noted, if you like.
+            probe: inputs and labels to observe at this step instead of the monitor's, e.g. those of its batch.
+        """
+        self.before(model, epoch=epoch, probe=probe)
+        try:
+            yield
+        except BaseException:
+            self._begun = None
+            raise
+        self.after()
+
+    def before(
+        self,
+        model: nn.Module,
+        step: int | None = None,
+        epoch: float | None = None,
+        probe: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        """Take note that a step begins.
+
+        Args:
+            model: that is trained.
+            step: the number of the step, from 1 on; None: one more than the last.
+            epoch: to be noted.
+            probe: inputs and labels to observe at this step instead of the monitor's.
+        """
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"a monitor watches the weights of an nn.Module, got {type(model).__name__}")
+        number, module = self.step + 1 if step is None else step, underlying(model)
+        observed = number % self.every == 0
+        if observed and probe is not None:
+            validation.check_inputs(probe[0], self.search.bounds)
+            validation.check_labels(probe[1], probe[0])
+            probe = (ordinary(probe[0]).clone(), ordinary(probe[1]).long().clone())
+        self._begun = _Begun(module, number, epoch, weights_of(module) if observed else None, probe)
+
+    def after(self) -> Observation | None:
+        """Take note that the step is done; return its observation, if it is observed."""
+        if self._begun is None:
+            raise RuntimeError("after() without before(): call before(model) first, or use `with watching(model):`")
+        begun, self._begun = self._begun, None
+        self.step = begun.step
+        if begun.weights is None:
+            return None
+        inputs, labels = self._meet(begun.module) if begun.probe is None else begun.probe
+        moved = movement(begun.module, begun.weights, inputs, labels, self.search)
+        observation = summarise(moved, self.radius, begun.step, begun.epoch)
+        self._write(observation, fixed=begun.probe is None)
+        self.observations.append(observation)
+        return observation
+
+    def resume(self, step: int) -> None:
+        """Go on after step number ``step``, as from a checkpoint: later observations are dropped, here and in the file.
+
+        Where there is a file of an earlier process, its observations up to that step are taken back from it.
+        """
+        if self.path is not None and self._file is None:
+            kept = [record for record in read_metrics(self.path) if record["step"] <= step]
+            self.observations = [from_record(record) for record in kept]
+        self.observations = [observation for observation in self.observations if observation.step <= step]
+        self.step, self._begun = step, None
+        if self.path is not None:
+            self._file = self._opened(len(self.observations))
+
+    def lightning_callback(self, select: Select | None = None) -> Any:  # noqa: ANN401
+        """Return a callback for Lightning's Trainer that watches with this monitor.
+
+        Args:
+            select: from the LightningModule to the module that maps inputs to logits; None: itself.
+        """
+        from dyart.dynamics.lightning import MonitorCallback
+
+        return MonitorCallback(self, select)
+
+    def huggingface_callback(self, select: Select | None = None) -> Any:  # noqa: ANN401
+        """Return a callback for Hugging Face's Trainer that watches with this monitor.
+
+        Args:
+            select: from the trained model to the module that maps inputs to logits; None: itself.
+        """
+        from dyart.dynamics.huggingface import MonitorCallback
+
+        return MonitorCallback(self, select)
+
+    def _meet(self, module: nn.Module) -> tuple[Tensor, Tensor]:
+        """Return the probe on the model's device; once, see that the two fit."""
+        parameter = next(module.parameters(), None)
+        if parameter is not None and parameter.device != self.inputs.device:
+            self.inputs, self.labels = self.inputs.to(parameter.device), self.labels.to(parameter.device)
+        if not self._fits and len(self.inputs):
+            with ieee_float32(self.inputs.device), evaluation_mode(module), unchanged(module, self.inputs.device):
+                classes = validation.first_logits(module, self.inputs[:1]).shape[1]
+            validation.check_label_range(self.labels, classes)
+        self._fits = True
+        return self.inputs, self.labels
+
+    def _write(self, observation: Observation, fixed: bool) -> None:
+        if self.path is None:
+            return
+        if self._file is None:
+            self._file = self._opened(0)
+        record = observation.record()
+        if not self._file.lines:
+            record |= {"settings": {"probe": "fixed" if fixed else "of every step", **self._settings()}}
+            record |= {"index": self.index} if fixed else {}
+        self._file.write(record)
+
+    def _opened(self, lines: int) -> MetricsFile:
+        assert self.path is not None
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return MetricsFile(self.path, lines)
+
+    def _settings(self) -> Record:
+        search = self.search
+        plain = search.bounds is None or not any(isinstance(bound, Tensor) for bound in search.bounds)
+        return {
+            "every": self.every,
+            "radius": self.radius,
+            "norm": search.norm,
+            "boundary": search.boundary,
+            "beta": search.beta,
+            "bounds": search.bounds if plain else "per feature",
+            "steps": search.steps,
+            "follow_steps": search.follow_steps,
+            "torch": torch.__version__,
+        }

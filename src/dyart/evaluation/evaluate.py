@@ -1,0 +1,212 @@
+"""``dyart.evaluate``: how many examples resist attacks, at many radii in one pass."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dyart.attacks.radius import Radius
+from dyart.boundary import validation
+from dyart.boundary.model import Model, evaluation_mode, ieee_float32, unchanged
+from dyart.boundary.norms import NORMS, Norm
+from dyart.boundary.progress import Progress
+from dyart.boundary.validation import Bounds
+from dyart.engine.views import wants_compile
+from dyart.evaluation import standard
+from dyart.evaluation.examples import Arrays, Examples, model_digest
+from dyart.evaluation.findings import Finding
+from dyart.evaluation.journal import Journal
+from dyart.evaluation.ledger import Ledger
+from dyart.evaluation.radii import check_radii
+from dyart.evaluation.result import Evaluation
+from dyart.evaluation.runner import Runner
+from dyart.evaluation.settings import Settings, extent_of, named_radii, width_of
+from dyart.evaluation.tiers import PGD, Attack, Tier, tier_of
+from dyart.evaluation.verdicts import MARGINS, slack
+from dyart.evaluation.views import Count, Precision, View, attack_view
+from dyart.recipes.config import Switch
+
+RADII = tuple(Radius(f"{k}/255") for k in (2, 4, 8, 12, 16))
+STEPS = 50
+# Of the search: where it is all there is, and where attacks come after it.
+ALONE, FIRST = 4, 2
+PRECISIONS = ("auto", "ieee", "tf32", "bf16")
+# Compiling takes a minute or so: for fewer examples it is not worth it.
+COMPILE_FROM = 2000
+SAMPLE = 512
+SAID = "few classes"  # a finding that the notes on the attacks have, too, in more detail
+
+
+def evaluate(
+    model: Model,
+    inputs: Arrays,
+    labels: Arrays,
+    radii: Sequence[float | str] = RADII,
+    attack: Attack = "autoattack",
+    norm: Norm = "linf",
+    *,
+    strict: bool = False,
+    bounds: Bounds = (0.0, 1.0),
+    batch_size: int = 256,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    index: npt.ArrayLike | None = None,
+    folder: str | Path | None = None,
+    fresh: bool = False,
+    preflight: bool = True,
+    expected_accuracy: float | None = None,
+    steps: int = STEPS,
+    restarts: int | None = None,
+    precision: Precision | Literal["auto"] = "auto",
+    compile: Switch = "auto",
+    progress: Progress = False,
+    facts: Mapping[str, Any] | None = None,
+) -> Evaluation:
+    """Attack a classifier at many radii and return how many examples resist, with a record of every one of them.
+
+    The accuracies are upper bounds of the true ones: an attack that fails proves nothing. Every point that counts as an
+    adversarial example was verified on the model itself, in eval mode and in plain float32 (no TF32, no autocast), at
+    its own distance: it counts at every radius from there on.
+
+    By default each example is attacked in full at one radius, the largest below the closest boundary point that a
+    search finds first; if it resists there, it is taken to resist at smaller radii. Such verdicts are marked and
+    counted (``inferred``). ``strict`` attacks every example that is left at every radius and infers nothing.
+
+    The model's modes, flags, gradients, buffers and the global random state are the same afterwards.
+
+    Args:
+        model: any callable from inputs to logits ``[N, K]`` (or to an object with ``.logits``), K >= 2.
+        inputs: ``[N, ...]``: tensor or array of float32 or float64 inside the bounds, or of uint8 (divided by 255).
+            Batches of them are sent to the device one by one. Normalisation belongs inside the model.
+        labels: ``[N]``, integers.
+        radii: numbers, or texts such as ``"8/255"``.
+        attack: ``"clean"``; ``"pgd"``, 20 steps on the margin loss; ``"margins"``, one boundary search for the whole
+            curve; ``"apgd"``, APGD-CE and APGD-T; ``"autoattack"``, the standard one: those, FAB-T and Square. The
+            last two run the search and PGD first, and need the package pyautoattack.
+        norm: ``"linf"``, ``"l2"`` or ``"l1"``.
+        strict: infer nothing.
+        bounds: the box; two finite numbers for ``"apgd"`` and ``"autoattack"``.
+        batch_size: examples at a time.
+        seed: of all draws.
+        device: where batches go; None: where ``inputs`` lie, for arrays where the model is.
+        index: places of the examples to evaluate; None: all. They name the examples in the records.
+        folder: keeps a journal there, so that an evaluation that was killed goes on where it was when it is called
+            again, and writes ``evaluation.json``, ``evaluation.npz`` and ``per_example.csv`` at the end.
+        fresh: forget the folder's journal.
+        preflight: first check that model and inputs are what attacks need.
+        expected_accuracy: the clean accuracy measured before, for the preflight to compare with.
+        steps: of the boundary search.
+        restarts: of the boundary search; None: 4 where nothing else is run, 2 before attacks.
+        precision: of the attacks: ``"ieee"`` float32, ``"tf32"`` or ``"bf16"``; ``"auto"``: TF32 on a GPU. What an
+            attack finds there and the model itself does not confirm is attacked again in plain float32.
+        compile: compile a copy of the model for the attacks; ``"auto"``: on a GPU, from 2,000 examples on.
+        progress: True for a progress line on stderr, or a callable ``(done, total)`` of batches.
+        facts: further entries for ``evaluation.json``, e.g. the name of the data set.
+
+    Raises:
+        PreflightError: the model or the inputs are not what attacks need; the message says what to do.
+        JournalError: the folder holds an unfinished evaluation of something else.
+        ImportError: ``"apgd"`` and ``"autoattack"`` without pyautoattack.
+    """
+    validation.check_choice("norm", norm, NORMS)
+    validation.check_choice("precision", precision, PRECISIONS)
+    validation.check_count("batch_size", batch_size, 1)
+    validation.check_count("seed", seed, 0)
+    validation.check_count("steps", steps, 2)
+    if restarts is not None:
+        validation.check_count("restarts", restarts, 1)
+    examples = Examples(inputs, labels, device, model, index)
+    tier, notes = tier_of(attack, norm, bounds, examples.shape)
+    _need_pyautoattack(attack, tier)
+    ascending = named_radii(radii)
+    if not ascending and attack != "clean":
+        raise ValueError("radii is empty: give at least one, or use attack='clean'")
+    check_radii(ascending, norm, int(np.prod(examples.shape)), width_of(bounds))
+    searches = restarts or (FIRST if tier.battery else ALONE)
+    settings = Settings(ascending, attack, norm, strict or tier.walks_up, seed, bounds, batch_size, steps, searches)
+    target = None if folder is None else Path(folder)
+    with ExitStack() as stack:
+        stack.enter_context(ieee_float32(examples.device))
+        findings = _checked(model, examples, settings, expected_accuracy) if preflight else []
+        about = settings.plain() | {"model": model_digest(model), "data": examples.digest(), "examples": len(examples)}
+        journal = Journal(target, about, fresh)
+        stack.callback(journal.close)
+        stack.enter_context(evaluation_mode(model))
+        stack.enter_context(unchanged(model, examples.device))
+        plain, view = _views(model, examples, settings, tier, precision, compile)
+        names = ([MARGINS] if tier.search else []) + ([PGD] if tier.probe else []) + list(tier.battery)
+        width = slack(settings.radii, norm, int(np.prod(examples.shape)), extent_of(bounds))
+        ledger = Ledger(examples.index, examples.labels, settings.radii, width, norm, names)
+        runner = Runner(settings, tier, examples, plain, view, journal, ledger, progress)
+        if journal.resumed and progress is True:
+            print(f"going on after {journal.resumed} batches in {journal.path}", file=sys.stderr)
+        runner.run()
+    notes += standard.replaced(tier.battery, runner.classes, norm)
+    verdicts = ledger.close()
+    result = Evaluation(
+        verdicts=verdicts,
+        settings=settings,
+        words=tier.words,
+        findings=findings,
+        alarms=_alarms(verdicts),
+        notes=notes,
+        costs={name: dict(cost) for name, cost in ledger.costs.items()},
+        view={"precision": view.precision, "compiled": bool(view.sizes), "device": _device_name(examples.device)},
+        facts=dict(facts or {}),
+    )
+    if target is not None:
+        from dyart.evaluation.records import write_records
+
+        write_records(result, target)
+    return result
+
+
+def _checked(model: Model, examples: Examples, settings: Settings, expected_accuracy: float | None) -> list[Finding]:
+    """Return what the preflight finds on a sample of the examples; fatal findings are raised."""
+    from dyart.evaluation.preflight import preflight, stop_on_fatal
+
+    rows = np.sort(np.random.RandomState(0).permutation(len(examples))[:SAMPLE]).astype(np.int64)
+    x, y = examples.batch(rows)
+    findings = preflight(model, x, y, norm=settings.norm, bounds=settings.bounds, expected_accuracy=expected_accuracy)
+    stop_on_fatal(findings)
+    return [finding for finding in findings if finding.kind != SAID]
+
+
+def _alarms(verdicts: Any) -> list[Any]:  # noqa: ANN401
+    from dyart.evaluation.alarms import masking_alarms
+
+    return list(masking_alarms(verdicts))
+
+
+def _views(
+    model: Model, examples: Examples, settings: Settings, tier: Tier, precision: str, compile: Switch
+) -> tuple[View, View]:
+    """Return the user's model in plain float32, and what attacks search on."""
+    device, batch = examples.device, settings.batch_size
+    dtype = torch.float64 if str(examples.inputs.dtype).endswith("float64") else torch.float32
+    plain = View(model, Count(), "ieee", dtype)
+    if precision == "auto":
+        precision = "tf32" if device.type == "cuda" and dtype == torch.float32 else "ieee"
+    wanted, _ = wants_compile(compile, device)
+    enough = compile == "on" or (len(examples) >= COMPILE_FROM and (tier.search or bool(tier.battery)))
+    return plain, attack_view(model, plain, device, precision, wanted and enough, batch)  # type: ignore[arg-type]
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def _need_pyautoattack(attack: str, tier: Tier) -> None:
+    if set(tier.battery) & set(standard.NAMES):
+        try:
+            import pyautoattack  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                f"attack={attack!r} needs the package pyautoattack: pip install 'dyart[eval]', or use attack='margins' "
+                "or 'pgd'"
+            ) from error

@@ -1,0 +1,148 @@
+"""A run's network as a folder that others can use: weights, a definition without this package, a record, a card."""
+
+import json
+import types
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dyart.boundary.model import logits_of
+from dyart.data import DataSet, load
+from dyart.data.loader import as_tensors
+from dyart.engine.files import write_json, write_whole
+from dyart.engine.run import (
+    RunError,
+    averaged_weights,
+    checkpoint_of,
+    load_weights,
+    make_model,
+    read_config,
+    run_folder,
+)
+from dyart.evaluation.card import card
+from dyart.evaluation.submission import submission
+from dyart.models.factory import is_factory
+from dyart.models.standalone import definition
+from dyart.recipes import Config
+
+SAFETENSORS, STATE, NETWORK, RECORD, CARD = (
+    "model.safetensors",
+    "model.pt",
+    "network.py",
+    "robustbench.json",
+    "README.md",
+)
+# Examples on which the written network must give the run's own logits, bit for bit.
+CHECKED = 8
+
+
+def export(place: Path, out: Path | None = None) -> Path:
+    """Write the averaged weights of a run's best epoch (or of a checkpoint) and all that using them takes.
+
+    The network that the folder defines is built and compared with the run's own before the folder counts as written.
+
+    Args:
+        place: a run's folder or one of its checkpoints.
+        out: the folder; None: ``export`` in the run's folder.
+
+    Raises:
+        RunError: the place is no run, or the folder holds something else.
+    """
+    folder, checkpoint = run_folder(place), checkpoint_of(place)
+    config = read_config(folder)
+    data = load(config.data.name, Path(config.data.root) if config.data.root else None)
+    out = folder / "export" if out is None else out
+    _make_room(out)
+    model = make_model(config, data).eval()
+    weights = averaged_weights(checkpoint)
+    load_weights(model, weights, str(checkpoint))
+    _write_weights(model, out)
+    write_whole(out / NETWORK, _source(config, data))
+    _check(model, out, data, config)
+    evaluation = _evaluation(folder, checkpoint, data)
+    record = submission(config, data, evaluation)
+    write_json(out / RECORD, record)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    write_whole(out / CARD, card(config, data, evaluation, record, checkpoint, parameters))
+    return out
+
+
+def _make_room(out: Path) -> None:
+    """Make the folder; files of an earlier export are replaced, others are a reason to stop."""
+    known = {SAFETENSORS, STATE, NETWORK, RECORD, CARD, "__pycache__"}
+    strange = {path.name for path in out.iterdir()} - known if out.is_dir() else set()
+    if strange:
+        raise RunError(f"{out} holds other files ({', '.join(sorted(strange)[:3])}): choose another folder with --out")
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def _write_weights(model: nn.Module, out: Path) -> None:
+    import io
+
+    from safetensors.torch import save
+
+    state = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
+    write_whole(out / SAFETENSORS, save(state))
+    packed = io.BytesIO()
+    torch.save(state, packed)
+    write_whole(out / STATE, packed.getvalue())
+
+
+def _source(config: Config, data: DataSet) -> str:
+    settings = asdict(config.model)
+    name = settings.pop("name")
+    if not is_factory(name):
+        words = (
+            f"{name}: a network for {len(data.classes)} classes, trained with {config.method['name']} on {data.name}."
+        )
+        version = metadata.version("dyart")
+        return definition(name, len(data.classes), data.shape, **settings, words=words, version=version, weights=STATE)
+    # A network of the user's own is the user's to hand on.
+    kept = {key: _plain(value) for key, value in settings.items() if value is not None}
+    return (
+        f'"""{name}: a network of its own module, which must be importable, and so must dyart."""\n\n'
+        "from pathlib import Path\n\nimport torch\n\nfrom dyart.models import build as build_network\n\n\n"
+        "def build():\n"
+        f"    return build_network({name!r}, {len(data.classes)}, {tuple(data.shape)!r}, **{kept!r})\n\n\n"
+        f'def load(weights=Path(__file__).with_name("{STATE}")):\n'
+        "    model = build()\n"
+        '    model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))\n'
+        "    return model.eval()\n"
+    )
+
+
+def _plain(value: object) -> object:
+    """Return a setting as Python writes it: numbers of a recipe print as they were written, 125/255."""
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return float(value) if isinstance(value, float) else value
+
+
+def _check(model: nn.Module, out: Path, data: DataSet, config: Config) -> None:
+    """Build the network from what was written, and compare."""
+    path = out / NETWORK
+    module = types.ModuleType("network")
+    module.__file__ = str(path)
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), module.__dict__)
+    inputs, _ = as_tensors(data.test, slice(0, CHECKED), torch.device("cpu"))
+    with torch.no_grad():
+        own, written = logits_of(model(inputs)), logits_of(module.load()(inputs))
+    if not torch.equal(own, written):
+        raise RunError(
+            f"the network that {path} defines differs from the run's by {float((own - written).abs().max()):.3g} in "
+            f"the logits: do not use it, and report model.name {config.model.name}"
+        )
+
+
+def _evaluation(folder: Path, checkpoint: Path, data: DataSet) -> dict[str, Any]:
+    """Return the run's record of an evaluation, if it is of the exported checkpoint and on its data; else nothing."""
+    path = folder / "evaluation.json"
+    if not path.is_file() or checkpoint != checkpoint_of(folder):
+        return {}
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    same = isinstance(recorded, dict) and (recorded.get("data"), recorded.get("checkpoint")) == (data.name, "best")
+    return recorded if same else {}

@@ -1,0 +1,138 @@
+"""What an evaluation has done so far, on the disk: killed at any time, it goes on where it was.
+
+One line of JSON per batch, appended and flushed to the disk. The first line says what is evaluated: settings, and
+fingerprints of model and data. A line that a kill cut short is dropped; that batch is done again.
+
+An evaluation is a fixed sequence of batches, each a function of the results before it. To resume is to walk through the
+sequence again and to take from the journal what is there.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+FILE = "evaluation.journal.jsonl"
+FINISHED = {"finished": True}
+
+Record = dict[str, Any]
+
+
+class JournalError(ValueError):
+    """The folder holds an unfinished evaluation of something else."""
+
+
+class Journal:
+    """The steps of one evaluation; without a folder they are kept nowhere.
+
+    Args:
+        folder: where the file lies; None: nothing is written.
+        about: what is evaluated, as JSON values: a journal is gone on with only if it is about the same.
+        fresh: forget what is there.
+
+    Raises:
+        JournalError: an unfinished evaluation of something else is there. (A finished one is replaced.)
+    """
+
+    def __init__(self, folder: Path | None, about: Mapping[str, Any], fresh: bool = False) -> None:
+        """Read what is there, or begin anew."""
+        self.path = None if folder is None else folder / FILE
+        self.done: list[Record] = []
+        self.resumed = 0
+        self.finished = False
+        what: Record = json.loads(json.dumps(about))
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [] if fresh else _complete_lines(self.path)
+        if lines and lines[0] != what:
+            if lines[-1] != FINISHED:
+                raise JournalError(_difference(self.path, lines[0], what))
+            lines = []
+        self.finished = bool(lines) and lines[-1] == FINISHED
+        self.done = [line for line in lines[1:] if line != FINISHED]
+        self.resumed = len(self.done)
+        self.file = open(self.path, "r+b" if lines else "w+b")  # noqa: SIM115  # closed by close()
+        if lines:
+            self.file.seek(_length(self.path))
+            self.file.truncate()
+        else:
+            self._append(what)
+
+    def step(self, key: Mapping[str, Any], work: Callable[[], Record]) -> Record:
+        """Return the record of one batch: from the journal, or by doing the work.
+
+        Args:
+            key: what the step is; the same every time.
+            work: does it, and returns JSON values; ``seconds`` is added.
+
+        Raises:
+            JournalError: the journal has another step at this place.
+        """
+        if self.done:
+            stored = self.done.pop(0)
+            if {name: stored.get(name) for name in key} != dict(key):
+                raise JournalError(
+                    f"{self.path} does not fit: it has {stored.get('attack')!r} where {key.get('attack')!r} comes next "
+                    "(written by another version?): start anew with fresh=True (--fresh)"
+                )
+            return stored
+        began = time.perf_counter()
+        record = {**key, **work()}
+        record["seconds"] = time.perf_counter() - began
+        if self.path is not None:
+            self._append(record)
+        return record
+
+    def finish(self) -> None:
+        """Say that all is done, and close the file."""
+        if self.path is not None and not self.finished:
+            self._append(FINISHED)
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; what is in it stays."""
+        if self.path is not None:
+            self.file.close()
+
+    def _append(self, record: Mapping[str, Any]) -> None:
+        # One write of one whole line, on the disk before the next step begins.
+        self.file.write((json.dumps(record) + "\n").encode())
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+
+def _complete_lines(path: Path) -> list[Record]:
+    """Return the records of a journal up to the first line that is not whole; none if there is no file."""
+    if not path.is_file():
+        return []
+    records = []
+    for line in path.read_bytes()[: _length(path)].splitlines():
+        records.append(json.loads(line))
+    return records
+
+
+def _length(path: Path) -> int:
+    """Return the bytes of a journal's whole lines."""
+    length = 0
+    with open(path, "rb") as file:
+        for line in file:
+            try:
+                json.loads(line)
+            except ValueError:
+                break
+            if not line.endswith(b"\n"):
+                break
+            length += len(line)
+    return length
+
+
+def _difference(path: Path, old: Record, new: Record) -> str:
+    names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+    words = ", ".join(f"{name} {old.get(name)!r} (now {new.get(name)!r})" for name in names)
+    return (
+        f"{path} holds an unfinished evaluation of something else: {words}. Go on with that one as it was begun, "
+        "choose another folder, or start anew with fresh=True (--fresh)"
+    )

@@ -1,0 +1,177 @@
+"""The phases of an evaluation: clean, search, probe, battery. Every batch is a step of the journal."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dyart.boundary import validation
+from dyart.boundary.points import BoundaryPoints
+from dyart.boundary.progress import Counter, Progress
+from dyart.boundary.search import closest_boundary_points
+from dyart.evaluation.examples import Examples, Rows
+from dyart.evaluation.journal import Journal, Record
+from dyart.evaluation.ledger import Ledger
+from dyart.evaluation.settings import Settings
+from dyart.evaluation.tiers import PGD, Tier, attacked
+from dyart.evaluation.verdicts import MARGINS, Flags, Floats
+from dyart.evaluation.verify import found_distance
+from dyart.evaluation.views import View
+from dyart.evaluation.walk import Walk
+
+CLEAN = "clean"
+# A search on a view other than the user's model ends with so many steps on the model itself, from where it arrived.
+LAST_STEPS = 5
+
+
+@dataclass
+class Runner:
+    """One evaluation: the examples, two views of the model, and where results go."""
+
+    settings: Settings
+    tier: Tier
+    examples: Examples
+    plain: View
+    """The user's own model in plain float32: it has the last word."""
+    view: View
+    """What attacks search on; the same where nothing faster is at hand."""
+    journal: Journal
+    ledger: Ledger
+    progress: Progress
+    classes: int = 0
+
+    def run(self) -> None:
+        """Go through all phases."""
+        self.clean()
+        correct = np.flatnonzero(self.ledger.predictions == self.ledger.labels)
+        if self.tier.search:
+            self.search(correct)
+        if self.tier.probe:
+            every = np.arange(len(self.settings.radii))
+            self._attack(PGD, np.repeat(correct, len(every)), np.tile(every, len(correct)), exact=False)
+        self.fight()
+        self.journal.finish()
+
+    def clean(self) -> None:
+        """Classify the examples as they are."""
+
+        def work(rows: Rows, _: Rows) -> Record:
+            x = self.examples.batch(rows)[0]
+            validation.check_inputs(x, self.settings.bounds)
+            with torch.no_grad():
+                logits = validation.first_logits(self.plain, x)
+            if bool(logits.isnan().any()):
+                raise ValueError(
+                    f"the model returned NaN logits, among examples {rows[0]} to {rows[-1]}: check its weights and "
+                    "the range of its inputs"
+                )
+            return {"classes": logits.shape[1], "predictions": logits.argmax(dim=1).tolist()}
+
+        for here, record in self._batches(CLEAN, np.arange(len(self.examples)), work):
+            self.ledger.predictions[here] = record["predictions"]
+            self.classes = record["classes"]
+        validation.check_label_range(torch.from_numpy(self.examples.labels), self.classes)
+
+    def search(self, rows: Rows) -> None:
+        """Find closest boundary points: every radius beyond one is decided."""
+
+        def work(rows: Rows, _: Rows) -> Record:
+            return _searched(self, *self.examples.batch(rows))
+
+        for here, record in self._batches(MARGINS, rows, work):
+            self.ledger.enter_margins(rows[here], record)
+
+    def fight(self) -> None:
+        """Attack what is left, in the order that the walk says."""
+        correct = self.ledger.predictions == self.ledger.labels
+        up = self.settings.strict or self.tier.walks_up
+        battery = self.tier.battery
+        walk = Walk(self.ledger.limits, correct, self.ledger.closest(), len(battery), up)
+        while jobs := walk.jobs():
+            for job in jobs:
+                walk.settle(job, *self._attack(battery[job.stage], job.rows, job.levels, job.exact))
+        if not up:
+            self.ledger.infer(battery, walk.resisted)
+
+    def _attack(self, name: str, rows: Rows, levels: Rows, exact: bool) -> tuple[Floats, Flags]:
+        """Run one attack, each example at its own radius; return distances, and what to try again on the model."""
+        distance, again = np.full(len(rows), np.inf), np.zeros(len(rows), dtype=bool)
+        for here, record in self._batches(name, rows, lambda part, at: self._struck(name, part, at, exact), levels):
+            distance[here], again[here] = record["distance"], record["again"]
+            self.ledger.enter(name, rows[here], levels[here], distance[here])
+        return distance, again
+
+    def _struck(self, name: str, rows: Rows, levels: Rows, exact: bool) -> Record:
+        settings = self.settings
+        radii = np.asarray([float(radius) for radius in settings.radii])[levels]
+        x, y = self.examples.batch(rows)
+        view = self.plain if exact else self.view
+        points = attacked(
+            name,
+            view,
+            x,
+            y,
+            torch.from_numpy(radii).to(x),
+            norm=settings.norm,
+            bounds=settings.bounds,
+            classes=self.classes,
+            seed=settings.seed,
+            index=torch.from_numpy(self.examples.index[rows]).to(x.device),
+        )
+        distance = found_distance(self.plain, x, y, points, settings.norm, settings.bounds)
+        again = torch.zeros_like(y, dtype=torch.bool)
+        if view is not self.plain:
+            # Fooled on the view and not on the model: the attack stopped too early.
+            with torch.no_grad():
+                again = (view(points).argmax(dim=1) != y) & distance.isinf()
+        return {"distance": distance.tolist(), "again": again.tolist()}
+
+    def _batches(
+        self, name: str, rows: Rows, work: Callable[[Rows, Rows], Record], levels: Rows | None = None
+    ) -> Iterator[tuple[slice, Record]]:
+        """Do the work batch by batch, or take it from the journal; count what it costs. Returns places in ``rows``."""
+        size, count = self.settings.batch_size, self.plain.count
+        levels = np.zeros_like(rows) if levels is None else levels
+        places = [slice(start, start + size) for start in range(0, len(rows), size)]
+        counter = Counter(self.progress, len(places), name)
+        for here in places:
+
+            def counted(here: slice = here) -> Record:
+                count.forward = count.backward = 0
+                record = work(rows[here], levels[here])
+                return {**record, "forward": count.forward, "backward": count.backward}
+
+            key = {"attack": name, "rows": rows[here].tolist(), "levels": levels[here].tolist()}
+            record = self.journal.step(key, counted)
+            self.ledger.charge(name, record)
+            counter.tick()
+            yield here, record
+
+
+def _searched(runner: Runner, x: Tensor, y: Tensor) -> Record:
+    """Search on the view, end on the user's model, and verify the points once more."""
+    settings, plain, view = runner.settings, runner.plain, runner.view
+
+    def search(model: View, x: Tensor, y: Tensor, steps: int, restarts: int, start: Tensor | None) -> BoundaryPoints:
+        options: dict[str, Any] = {"norm": settings.norm, "bounds": settings.bounds, "seed": settings.seed}
+        with model.keeping():
+            return closest_boundary_points(
+                model, x, y, steps=steps, restarts=restarts, start=start, validate=False, **options
+            )
+
+    found = search(view, x, y, settings.steps, settings.restarts, None)
+    if view is not plain:
+        found = search(plain, x, y, LAST_STEPS, 1, found.points)
+    distance = found_distance(plain, x, y, found.points, settings.norm, settings.bounds)
+    conditions = torch.stack(list(found.conditions), dim=1)
+    return {
+        "margin": torch.where(found.found & distance.isfinite(), distance, torch.nan).tolist(),
+        "value": found.value.tolist(),
+        "alignment": found.alignment.tolist(),
+        "optimal": found.optimal.tolist(),
+        "rival": found.rival.tolist(),
+        "conditions": conditions.tolist(),
+    }

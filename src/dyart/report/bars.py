@@ -1,0 +1,102 @@
+"""Positive and negative speeds per margin interval, methods side by side on the same models (the paper's figure 5)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dyart.report import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from dyart.report.scatter import Cloud
+
+# Width of an interval's bars together; the intervals are 1 apart.
+GROUP = 0.84
+# Examples that an interval needs for a percentage: of fewer it would say nothing.
+FEW = 20
+
+
+def speed_bars(panels: Mapping[str, Mapping[str, "Cloud"]], edges: Sequence[float], unit: str = "") -> "Figure":
+    """Return a figure with one panel per model: bars up for positive speeds, down for negative ones.
+
+    Heights are shares of all examples of the panel; the number below a bar is the share of negative speeds inside its
+    interval, where it has at least 20.
+
+    Args:
+        panels: by model, then by method.
+        edges: of the margin intervals, from 0; the last may be infinite.
+        unit: what a number on the axis of margins is, e.g. ``/255`` to write them so.
+
+    Raises:
+        ValueError: there is nothing to draw.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    if not panels or not all(panels.values()):
+        raise ValueError("bars need at least one model with at least one method")
+    methods = list(dict.fromkeys(method for clouds in panels.values() for method in clouds))
+    colours = style.method_colours(methods)
+    with style.style():
+        width = style.COLUMN if len(panels) == 1 else style.PAGE
+        figure = Figure(figsize=(width, 2.3), layout="constrained")
+        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axis, (model, clouds) in zip(axes, panels.items(), strict=True):
+            _draw(axis, clouds, edges, colours, methods)
+            axis.set_title(model, loc="left", fontweight="bold")
+            axis.set_xlabel("margin" + (f" in 1{unit}" if unit else ""))
+            axis.set_xticks(range(len(edges) - 1), _labels(edges, unit))
+        axes[0].set_ylabel("share of examples\n$\\leftarrow$ negative   positive $\\rightarrow$")
+        handles = [Patch(facecolor=colours[method], label=style.method_name(method)) for method in methods]
+        figure.legend(handles=handles, loc="outside upper right", ncols=len(methods))
+    return figure
+
+
+def write_bars(
+    panels: Mapping[str, Mapping[str, "Cloud"]], edges: Sequence[float], path: Path, unit: str = ""
+) -> list[Path]:
+    """Write ``speed_bars`` as PDF, SVG and PNG."""
+    return style.save(speed_bars(panels, edges, unit), path)
+
+
+def _draw(
+    axis: "Axes", clouds: Mapping[str, "Cloud"], edges: Sequence[float], colours: dict[str, str], methods: list[str]
+) -> None:
+    width = GROUP / len(methods)
+    for place, method in enumerate(methods):
+        if method not in clouds:
+            continue
+        margin, speed = clouds[method]
+        count = max(len(margin), 1)
+        positive = np.histogram(margin[speed >= 0], edges)[0]
+        negative = np.histogram(margin[speed < 0], edges)[0]
+        x = np.arange(len(edges) - 1) + (place - (len(methods) - 1) / 2) * width
+        axis.bar(x, positive / count, 0.94 * width, color=colours[method])
+        # Hatched: told apart in black and white, too.
+        axis.bar(
+            x, -negative / count, 0.94 * width, color=colours[method], alpha=0.55, hatch="////", edgecolor="white", lw=0
+        )
+        for position, down, up in zip(x, negative, positive, strict=True):
+            if down + up >= FEW:
+                axis.annotate(
+                    f"{100 * down / (down + up):.0f}%", (position, -down / count), (0, -2), va="top", ha="center",
+                    textcoords="offset points", fontsize=6, rotation=0 if len(methods) < 3 else 90,
+                )  # fmt: skip
+    axis.axhline(0, color=style.BLACK, linewidth=0.6)
+    axis.margins(y=0.12 if len(methods) < 3 else 0.26)  # room for the numbers
+    axis.yaxis.set_major_formatter(lambda value, _: f"{abs(100 * value):g}%")
+
+
+def _labels(edges: Sequence[float], unit: str) -> list[str]:
+    scale = 255 if unit == "/255" else 1
+    pairs = pairwise(edges)
+    return [
+        f"> {scale * low:.3g}" if math.isinf(high) else f"{scale * low:.3g}\N{EN DASH}{scale * high:.3g}"
+        for low, high in pairs
+    ]

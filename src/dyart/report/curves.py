@@ -1,0 +1,152 @@
+"""Accuracies and the share of negative speed through whole trainings (the figures of the paper's last appendix)."""
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dyart.engine.metrics import Record, read_metrics
+from dyart.report import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Series = tuple[np.ndarray, np.ndarray]
+"""Steps and values."""
+Curves = dict[str, Series]
+"""By name: ``clean``, ``robust``, ``train_clean``, ``train_robust`` (accuracies), ``negative_share``."""
+
+NEGATIVE = "negative_share"
+# Accuracies as a run logs them. Its hold-out stands for the test images, which no training looks at.
+LOGGED = {
+    "clean": "val_clean",
+    "robust": "val_robust",
+    "train_clean": "accuracy",
+    "train_robust": "adversarial_accuracy",
+}
+LOOKS = {
+    "clean": ("clean, held out", style.BLUE, "-"),
+    "train_clean": ("clean, training", style.BLUE, "--"),
+    "robust": ("robust, held out", style.RED, "-"),
+    "train_robust": ("robust, training", style.RED, "--"),
+}
+
+
+def read_run(folder: Path) -> Curves:
+    """Return the curves of a run's ``metrics.jsonl`` and, if it was watched, its ``monitor.jsonl``.
+
+    Raises:
+        ValueError: the folder has no epoch to draw.
+    """
+    epochs = [record for record in read_metrics(folder / "metrics.jsonl") if record.get("kind") == "epoch"]
+    if not epochs:
+        raise ValueError(f"{folder} has no epochs in metrics.jsonl to draw: is it a run?")
+    watched = read_metrics(folder / "monitor.jsonl")
+    found = {name: _series(epochs, key) for name, key in LOGGED.items()} | {NEGATIVE: _series(watched, NEGATIVE)}
+    return {name: series for name, series in found.items() if len(series[0])}
+
+
+def read_table(path: Path, names: Mapping[str, str]) -> Curves:
+    """Return curves from a CSV with a column ``iteration`` (or ``step``), e.g. read off a published figure.
+
+    Args:
+        path: of the file.
+        names: by the name of a curve, its column.
+
+    Raises:
+        ValueError: a column is missing.
+    """
+    with path.open(newline="", encoding="utf-8") as file:
+        lines: list[Record] = list(csv.DictReader(file))
+    columns = list(lines[0]) if lines else []
+    step = next((name for name in ("step", "iteration") if name in columns), None)
+    if step is None or (missing := sorted(set(names.values()) - set(columns))):
+        raise ValueError(f"{path} has the columns {columns}: {missing if step else 'step or iteration'} is missing")
+    steps = np.array([float(line[step]) for line in lines])
+    return {name: (steps, np.array([float(line[column]) for line in lines])) for name, column in names.items()}
+
+
+def smoothed(values: np.ndarray, window: int) -> np.ndarray:
+    """Return centred means: of every value with half a window of neighbours on each side, fewer at the ends."""
+    if window < 1:
+        raise ValueError(f"the window of smoothing must be at least 1, got {window}")
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    place = np.arange(len(values))
+    low, high = np.maximum(place - window // 2, 0), np.minimum(place + window // 2 + 1, len(values))
+    return np.asarray((sums[high] - sums[low]) / (high - low))
+
+
+def training_curves(rows: Mapping[str, Mapping[str, Curves]], smoothing: int = 9) -> "Figure":
+    """Return a figure with one row per source: a panel of accuracies per training, then all negative shares.
+
+    Args:
+        rows: by source, e.g. ``{"ours": {"AT": ..., "DyART": ...}, "the paper's": {...}}``; every row with the same
+            number of trainings. The title of a single row may be empty.
+        smoothing: neighbouring observations of the negative share that are averaged; the raw ones are drawn faintly.
+
+    Raises:
+        ValueError: there is nothing to draw.
+    """
+    from matplotlib.figure import Figure
+
+    counts = {len(trainings) for trainings in rows.values()}
+    if len(counts) != 1 or 0 in counts:
+        raise ValueError("curves need at least one training, and equally many in every row")
+    (count,) = counts
+    with_shares = any(NEGATIVE in curves for trainings in rows.values() for curves in trainings.values())
+    panels = count + with_shares
+    with style.style():
+        width = style.COLUMN if panels == 1 else style.PAGE
+        figure = Figure(figsize=(width, 0.35 + 1.9 * len(rows)), layout="constrained")
+        axes = figure.subplots(len(rows), panels, squeeze=False, sharex="row")
+        for row, (source, trainings) in zip(axes, rows.items(), strict=True):
+            for axis, (name, curves) in zip(row, trainings.items(), strict=False):
+                _accuracies(axis, curves)
+                axis.set_title(name + (f" ({source})" if source else ""), loc="left", fontweight="bold")
+            if with_shares:
+                _shares(row[-1], trainings, smoothing)
+                row[-1].set_title("negative speed" + (f" ({source})" if source else ""), loc="left", fontweight="bold")
+            row[0].set_ylabel("accuracy")
+        for axis in axes.flat:
+            axis.locator_params(axis="x", nbins=4)
+            axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}")
+        for axis in axes[-1]:
+            axis.set_xlabel("step")
+        lines = [axes[0, 0].plot([], [], color=c, linestyle=s, label=label)[0] for label, c, s in LOOKS.values()]
+        figure.legend(handles=lines, loc="outside upper center", ncols=len(lines))
+    return figure
+
+
+def write_curves(rows: Mapping[str, Mapping[str, Curves]], path: Path, smoothing: int = 9) -> list[Path]:
+    """Write ``training_curves`` as PDF, SVG and PNG."""
+    return style.save(training_curves(rows, smoothing), path)
+
+
+def _accuracies(axis: "Axes", curves: Curves) -> None:
+    for name, (_, colour, line) in LOOKS.items():
+        if name in curves:
+            axis.plot(*curves[name], color=colour, linestyle=line, linewidth=0.9)
+    axis.set_ylim(0, 1)
+    axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
+
+
+def _shares(axis: "Axes", trainings: Mapping[str, Curves], smoothing: int) -> None:
+    colours = style.method_colours([name.lower() for name in trainings])
+    for name, curves in trainings.items():
+        if NEGATIVE in curves:
+            steps, values = curves[NEGATIVE]
+            colour = colours[name.lower()]
+            axis.plot(steps, values, color=colour, alpha=0.25, linewidth=0.6)
+            axis.plot(steps, smoothed(values, smoothing), color=colour, label=name)
+    if axis.lines:
+        axis.legend(loc="best")
+    axis.set_ylim(bottom=0)
+    axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
+
+
+def _series(records: list[Record], key: str) -> Series:
+    pairs = [(record["step"], record[key]) for record in records if record.get(key) is not None]
+    return np.array([float(step) for step, _ in pairs]), np.array([float(value) for _, value in pairs])

@@ -1,0 +1,5 @@
+"""One HTML page about one or several runs, that opens offline."""
+
+from dyart.report.page.write import write_page
+
+__all__ = ["write_page"]

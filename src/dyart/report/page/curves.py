@@ -1,0 +1,85 @@
+"""Training curves: loss, validation, learning rate, and whatever else a method logs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dyart.engine.metrics import Record
+from dyart.report.page.figures import MOST_POINTS, Figure, Trace, figure, line
+from dyart.report.page.run import Run
+from dyart.report.page.words import percent
+
+# Of a record, these are no curves; or curves of their own.
+NO_CURVE = {"kind", "epoch", "step", "phase", "best", "train_seconds", "validation_seconds"}
+OWN = {"loss", "lr", "val_clean", "val_robust"}
+
+
+def loss(runs: Sequence[Run]) -> Figure | None:
+    """Return the training loss. Methods minimise different losses: only its course can be compared."""
+    return _curve(runs, "loss", "training loss")
+
+
+def rate(runs: Sequence[Run]) -> Figure | None:
+    """Return the learning rate."""
+    return _curve(runs, "lr", "learning rate")
+
+
+def validation(runs: Sequence[Run]) -> Figure | None:
+    """Return clean (dashed) and robust (solid) validation accuracy, the best epoch marked."""
+    traces: list[Trace] = []
+    words: list[str] = []
+    for number, run in enumerate(runs):
+        records = [record for record in run.epochs if record.get("val_robust") is not None]
+        if not records:
+            continue
+        epochs = [record["epoch"] for record in records]
+        for key, kind, dash in (("val_clean", "clean", "dash"), ("val_robust", "robust", "solid")):
+            template = f"{kind} %{{y:.1%}}<extra>%{{fullData.name}}</extra>"
+            values = [record[key] for record in records]
+            trace = line(run, number, epochs, values, line={"dash": dash}, hovertemplate=template)
+            traces.append(trace | {"mode": "lines+markers", "marker": {"size": 5, "color": f"@{run.colour}"}})
+        best = [record for record in records if record.get("best")][-1:]
+        for record in best:
+            mark = {"size": 13, "color": f"@{run.colour}", "symbol": "star"}
+            point = line(run, number, [record["epoch"]], [record["val_robust"]], mode="markers", hoverinfo="skip")
+            traces.append(point | {"marker": mark})
+            words.append(f"{run.name}: best epoch {record['epoch']}, robust {percent(record['val_robust'])}")
+    alt = "Clean and robust validation accuracy by epoch. " + "; ".join(words)
+    return figure(traces, alt, "epoch", "accuracy", yaxis={"tickformat": ".0%"}) if traces else None
+
+
+def others(runs: Sequence[Run]) -> dict[str, Figure]:
+    """Return a figure for every other number that a run logged, by its name."""
+    names = sorted({key for run in runs for record in run.metrics for key in record} - NO_CURVE - OWN)
+    made = {name: _curve(runs, name, name) for name in names}
+    return {name: curve for name, curve in made.items() if curve is not None}
+
+
+def _curve(runs: Sequence[Run], key: str, words: str) -> Figure | None:
+    traces: list[Trace] = []
+    ends: list[str] = []
+    for number, run in enumerate(runs):
+        x, y = series(run.metrics, key)
+        if x:
+            template = "%{y:.4~g}<extra>%{fullData.name}</extra>"
+            traces.append(line(run, number, x, y, hovertemplate=template, mode="lines" if len(x) > 1 else "markers"))
+            ends.append(f"{run.name}: {y[0]:.3g} at first, {y[-1]:.3g} at last")
+    return figure(traces, f"{words} by epoch. {'; '.join(ends)}", "epoch", words) if traces else None
+
+
+def series(records: Sequence[Record], key: str) -> tuple[list[float], list[float]]:
+    """Return epochs (with fractions) and values of one key, from the records of steps and epochs, thinned."""
+    lengths = [record["step"] / record["epoch"] for record in records if record.get("kind") == "epoch"]
+    if not lengths:
+        return [], []
+    length = max(lengths)
+    points = {
+        float(record["step"] / length): float(record[key]) for record in records if _number(record.get(key))
+    }  # by place: where a step ends an epoch, the epoch's mean counts
+    pairs = sorted(points.items())
+    stride = -(-len(pairs) // MOST_POINTS)
+    kept = pairs[::-1][::stride][::-1] if stride else []  # the last one always
+    return [x for x, _ in kept], [y for _, y in kept]
+
+
+def _number(value: Any) -> bool:  # noqa: ANN401
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,185 @@
+"""The files of a run's folder as the page needs them: typed, checked, without what it does not show.
+
+Every reader raises ValueError (or KeyError, OSError) for a file that is not what it should be; the page then says so
+and goes on without it.
+"""
+
+import csv
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dyart.attacks.radius import Radius
+from dyart.evaluation.intervals import wilson
+
+Columns = dict[str, np.ndarray]
+QUANTILES = ("0.05", "0.25", "0.5", "0.75", "0.95")
+SPEED = "speed_"
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of examples with its 95 % interval; nan of no examples."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """What an evaluation measured."""
+
+    attack: str
+    norm: str
+    images: int
+    clean: Share
+    robust: dict[Radius, Share]
+    alarms: list[str]
+    """Reasons to trust the numbers less."""
+
+
+@dataclass(frozen=True)
+class MethodShares:
+    """Shares of negative speed under one step of a method: below the radius, and per interval of margins."""
+
+    below: Share
+    intervals: list[tuple[float, float, Share]]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The summary of measured dynamics."""
+
+    radius: Radius
+    split: str
+    examples: int | None
+    methods: dict[str, MethodShares]
+    tests: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """Examples, uint8 ``[M, C, H, W]``, and the steps to their closest boundary points.
+
+    A step is ``steps * unit`` in grey levels, one unit per example: the steps of the most vulnerable are smaller than
+    one level.
+    """
+
+    index: np.ndarray
+    inputs: np.ndarray
+    steps: np.ndarray
+    unit: np.ndarray
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON file that holds one object."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError(f"expected an object, got {type(content).__name__}")
+    return content
+
+
+def read_columns(path: Path) -> Columns:
+    """Return the columns of a CSV file that hold numbers; words are left out."""
+    with path.open(newline="", encoding="utf-8") as file:
+        head, *rows = list(csv.reader(file)) or [[]]
+    if {"index", "label", "margin"} - set(head):
+        raise ValueError(f"it has the columns {', '.join(head) or '(none)'}")
+    columns: Columns = {}
+    for name, cells in zip(head, zip(*rows, strict=True), strict=True) if rows else []:
+        try:
+            columns[name] = np.array([cell or "nan" for cell in cells], dtype=np.float64)
+        except ValueError:
+            continue
+    return columns or {name: np.zeros(0) for name in head}
+
+
+def read_accuracy(path: Path) -> Accuracy:
+    """Return an ``evaluation.json``; intervals that it does not have are computed from the number of images."""
+    content = read_json(path)
+    images, given = int(content["images"]), content.get("intervals", {})
+
+    def share(key: str, value: float) -> Share:
+        low, high = given[key] if key in given else wilson(round(value * images), images)
+        return Share(float(value), float(low), float(high), images)
+
+    robust = {Radius(key): share(key, value) for key, value in content.get("robust", {}).items()}
+    return Accuracy(
+        attack=str(content.get("attack", "")),
+        norm=str(content.get("norm", "linf")),
+        images=images,
+        clean=share("clean", content["clean"]),
+        robust=dict(sorted(robust.items())),
+        alarms=[str(alarm) for alarm in content.get("alarms", [])],
+    )
+
+
+def read_shares(path: Path) -> Shares:
+    """Return a ``dynamics.json``."""
+    content = read_json(path)
+    return Shares(
+        radius=Radius(content.get("radius_text", content["radius"])),
+        split=str(content.get("split", "")),
+        examples=content.get("counts", {}).get("examples"),
+        methods={
+            str(name): MethodShares(
+                below=_share(entry["below_radius"]),
+                intervals=[(float(part["from"]), _end(part["to"]), _share(part)) for part in entry["intervals"]],
+            )
+            for name, entry in content["methods"].items()
+        },
+        tests=[test for test in content.get("tests", []) if test.get("difference") is not None],
+    )
+
+
+def _share(part: dict[str, Any]) -> Share:
+    value = math.nan if part["share"] is None else float(part["share"])
+    return Share(value, float(part["low"]), float(part["high"]), int(part["count"]))
+
+
+def _end(value: float | None) -> float:
+    return math.inf if value is None else float(value)
+
+
+def read_monitor(path: Path) -> Columns:
+    """Return some columns of a ``monitor.jsonl``: step, share of negative speed, correlation, margin quantiles.
+
+    A last line cut short by a crash is left out, and so is a line without margins.
+    """
+    rows: list[list[float]] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            content = json.loads(line)
+        except json.JSONDecodeError:
+            break
+        quantiles = content.get("margin_quantiles") or {}
+        values = [content["step"], content.get("negative_share"), content.get("correlation")]
+        values += [quantiles.get(share) for share in QUANTILES]
+        if quantiles.get("0.5") is not None:
+            rows.append([math.nan if value is None else float(value) for value in values])
+    table = np.array(rows, dtype=np.float64).reshape(-1, 3 + len(QUANTILES))
+    return dict(zip(("step", "negative_share", "correlation", *QUANTILES), table.T, strict=True))
+
+
+def read_pictures(path: Path) -> Pictures:
+    """Return a ``dynamics.npz``.
+
+    Where it has ``steps`` (int8) and ``scale`` (one per example, in units of the inputs' range), these say what the
+    step to the boundary is; otherwise it is the difference of the two pictures, to the nearest grey level.
+    """
+    with np.load(path, allow_pickle=False) as content:
+        index, inputs, points = (content[name] for name in ("index", "inputs", "points"))
+        fine = (content["steps"], content["scale"]) if "steps" in content and "scale" in content else None
+    if inputs.ndim != 4 or inputs.shape != points.shape or len(index) != len(inputs) or inputs.dtype != np.uint8:
+        raise ValueError(f"expected uint8 images [M, C, H, W], got {inputs.dtype} {inputs.shape} and {points.shape}")
+    if fine is None:
+        fine = points.astype(np.int16) - inputs, np.full(len(inputs), 1 / 255)
+    if fine[0].shape != inputs.shape or fine[1].shape != (len(inputs),):
+        raise ValueError(f"expected steps like the images and one scale each, got {fine[0].shape} and {fine[1].shape}")
+    return Pictures(index.astype(np.int64), inputs, fine[0], 255.0 * fine[1])

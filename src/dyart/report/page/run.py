@@ -1,0 +1,137 @@
+"""One run as the page shows it: everything that its folder holds, and what is missing or damaged."""
+
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dyart.attacks.radius import Radius
+from dyart.data import DataError, load
+from dyart.data.names import FASHION
+from dyart.data.registry import REGISTRY
+from dyart.engine.metrics import Record, read_metrics
+from dyart.engine.run import CONFIG, ENVIRONMENT, RunError
+from dyart.recipes.load import flat, read
+from dyart.report.page import files
+from dyart.report.page.colours import slots
+from dyart.report.page.files import Accuracy, Columns, Pictures, Shares
+
+T = TypeVar("T")
+# What reading a damaged file may raise; anything else is a bug.
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, EOFError)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run's folder, read. Parts that it does not have are None or empty."""
+
+    name: str
+    folder: Path
+    config: dict[str, Any]
+    """One level, keys joined by dots."""
+    environment: dict[str, Any]
+    metrics: list[Record]
+    classes: tuple[str, ...]
+    accuracy: Accuracy | None = None
+    margins: Columns | None = None
+    dynamics: Columns | None = None
+    shares: Shares | None = None
+    pictures: Pictures | None = None
+    monitor: Columns | None = None
+    damaged: list[str] = field(default_factory=list)
+    colour: str = "blue"
+    """By name; the style sheet says what it looks like."""
+
+    @property
+    def radius(self) -> Radius:
+        """The radius that the run is judged by while it trains."""
+        return Radius(self.config.get("eval.radius", 8 / 255))
+
+    @property
+    def norm(self) -> str:
+        """The norm of its radii and margins."""
+        return str(self.config.get("eval.norm", "linf"))
+
+    @property
+    def epochs(self) -> list[Record]:
+        """The records of whole epochs."""
+        return [record for record in self.metrics if record.get("kind") == "epoch"]
+
+
+def read_runs(places: Sequence[Path]) -> list[Run]:
+    """Return the runs in some folders, named so that they can be told apart.
+
+    Raises:
+        RunError: there are none, one is named twice, or a folder is no run.
+    """
+    folders = [_folder(place) for place in places]
+    if not folders:
+        raise RunError("name at least one run's folder")
+    twice = {str(folder) for folder in folders if folders.count(folder) > 1}
+    if twice:
+        raise RunError(f"named twice: {', '.join(sorted(twice))}")
+    runs = [_read(folder, name) for folder, name in zip(folders, short_names(folders), strict=True)]
+    colours = slots([str(run.config.get("method.name", "")) for run in runs])
+    return [replace(run, colour=colour) for run, colour in zip(runs, colours, strict=True)]
+
+
+def short_names(folders: Sequence[Path]) -> list[str]:
+    """Return the last part of every path, with as many parts before it as make all of them differ."""
+    for parts in range(1, 1 + max(len(folder.parts) for folder in folders)):
+        names = ["/".join(folder.parts[-parts:]) for folder in folders]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def _folder(place: Path) -> Path:
+    folder = place.resolve()
+    # A checkpoint is named as RUN/checkpoints/epoch-0004.
+    for candidate in (folder, folder.parent.parent):
+        if (candidate / CONFIG).is_file():
+            return candidate
+    raise RunError(f"{place} is no run: it has no {CONFIG}")
+
+
+def _read(folder: Path, name: str) -> Run:
+    damaged: list[str] = []
+
+    def part(file: str, reader: Callable[[Path], T]) -> T | None:
+        if not (folder / file).is_file():
+            return None
+        try:
+            return reader(folder / file)
+        except UNREADABLE as error:
+            damaged.append(f"{file} cannot be read: {type(error).__name__}: {error}")
+            return None
+
+    # Not resolved: a page about a network or method of the user's own needs no more than their names.
+    config = flat(read(folder / CONFIG))
+    return Run(
+        name=name,
+        folder=folder,
+        config=config,
+        environment=part(ENVIRONMENT, files.read_json) or {},
+        metrics=read_metrics(folder / "metrics.jsonl"),
+        classes=class_names(str(config.get("data.name", "")), config.get("data.root")),
+        accuracy=part("evaluation.json", files.read_accuracy),
+        margins=part("margins.csv", files.read_columns) or part("per_example.csv", files.read_columns),
+        dynamics=part("dynamics.csv", files.read_columns),
+        shares=part("dynamics.json", files.read_shares),
+        pictures=part("dynamics.npz", files.read_pictures),
+        monitor=part("monitor.jsonl", files.read_monitor),
+        damaged=damaged,
+    )
+
+
+def class_names(data: str, root: str | None = None) -> tuple[str, ...]:
+    """Return the names of a data set's classes; none if they are only known from files that are not here."""
+    if data == "fashion-mini":
+        return FASHION
+    if data in REGISTRY and REGISTRY[data].classes:
+        return REGISTRY[data].classes
+    try:
+        return tuple(load(data, Path(root) if root else None).classes)
+    except (DataError, OSError, ValueError):
+        return ()

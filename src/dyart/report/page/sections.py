@@ -1,0 +1,214 @@
+"""The page's sections, as HTML: headings, words and tables; the plots are drawn into them by the page's script."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dyart.report.page import motion
+from dyart.report.page.colours import slots
+from dyart.report.page.figures import Figure, median_margin
+from dyart.report.page.markup import Markup, element, joined
+from dyart.report.page.parts import asset, missing, of_run, plot, plot_of_run, section
+from dyart.report.page.run import Run
+from dyart.report.page.tables import accuracy_table, name_tag, settings_table
+from dyart.report.page.words import NORMS, how, interval, listed, method_of, percent
+from dyart.report.style import method_name
+
+
+def cards(runs: Sequence[Run]) -> Markup:
+    """Return one card per run: what it is, how it was trained, its main numbers."""
+    return section("runs", element("div", *(_card(run) for run in runs), class_="cards"))
+
+
+def _card(run: Run) -> Markup:
+    numbers: list[tuple[str, str, str]] = []
+    if run.accuracy:
+        numbers.append(("clean accuracy", percent(run.accuracy.clean.value), interval(run.accuracy.clean)))
+        robust = run.accuracy.robust.get(run.radius)
+        if robust:
+            numbers.append((f"robust at {run.radius}", percent(robust.value), interval(robust)))
+    middle = median_margin(run)
+    if middle is not None:
+        numbers.append(("median margin", f"{middle:.3g}", NORMS.get(run.norm, run.norm)))
+    own = run.shares.methods.get(str(run.config.get("method.name"))) if run.shares else None
+    if own and own.below.count:
+        radius = run.shares.radius if run.shares else run.radius
+        numbers.append(("losing margin", percent(own.below.value), f"of those below {radius}"))
+    values = [
+        element("div", element("dt", term), element("dd", value, element("small", more)))
+        for term, value, more in numbers
+    ]
+    note = element("p", str(run.config.get("note") or ""), class_="note") if run.config.get("note") else ""
+    problems = [element("p", problem, class_="missing") for problem in run.damaged]
+    return element(
+        "article",
+        element("h3", name_tag(run), element("span", method_of(run), class_="method")),
+        element("dl", *values, class_="numbers") if values else "",
+        *(element("p", sentence) for sentence in how(run)),
+        note,
+        *problems,
+        style=f"--own:var(--{run.colour})",
+    )
+
+
+def accuracy(runs: Sequence[Run], shown: Figure | None) -> Markup:
+    """Return the section on robust accuracy."""
+    attacks = sorted({run.accuracy.attack for run in runs if run.accuracy})
+    images = sorted({run.accuracy.images for run in runs if run.accuracy})
+    caption = "Share of test examples that are classified correctly at every point found within the radius. "
+    if attacks:
+        caption += f"Points: {listed(attacks)} on {listed([f'{n:,}' for n in images])} images, with 95 % intervals "
+        caption += "(Wilson). "
+    if any(run.margins is not None for run in runs):
+        caption += "Dotted: by the margins alone. "
+    caption += "What an attack does not find it does not count: these are upper bounds."
+    return section(
+        "accuracy",
+        element(
+            "div",
+            plot("accuracy", "Accuracy against radius", caption, shown, wide=True),
+            accuracy_table(runs),
+            class_="sided",
+        ),
+        *(_alarm(run, alarm) for run in runs if run.accuracy for alarm in run.accuracy.alarms),
+        missing(runs, lambda run: run.accuracy is None, "robust accuracy", "dyart evaluate {}"),
+    )
+
+
+def _alarm(run: Run, words: str) -> Markup:
+    return element("p", element("strong", f"{run.name}: "), words, class_="missing alarm")
+
+
+def training(runs: Sequence[Run], shown: dict[str, Figure | None], others: Sequence[str]) -> Markup:
+    """Return the section with the training curves."""
+    key = joined(_stroke("solid", "robust"), " ", _stroke("dashed", "clean"), " ★ best epoch. ")
+    key = joined(key, "On images that are never trained on.")
+    menu = Markup()
+    if others:
+        options = [element("option", name, value=name) for name in others]
+        choice = element("label", "Also logged: ", element("select", *options, id="other-choice"))
+        place = element("div", class_="plot", id="other-plot", role="img", aria_label="")
+        menu = element("figure", element("h3", choice), place, element("figcaption", "Means over steps, as logged."))
+    plots = joined(
+        plot("validation", "Validation accuracy", key, shown["validation"]),
+        plot("loss", "Training loss", "Methods minimise different losses: compare its course, not its height.",
+             shown["loss"]),
+        plot("rate", "Learning rate", "At the logged steps.", shown["rate"]),
+        menu,
+    )  # fmt: skip
+    begun = missing(runs, lambda run: not run.epochs, "a whole epoch", "dyart train {} --resume")
+    return section("training", element("div", plots, class_="grid"), begun)
+
+
+def margins(
+    runs: Sequence[Run], histogram: Figure | None, fans: Sequence[Figure | None], negatives: Sequence[Figure | None]
+) -> Markup:
+    """Return the section on the distribution of margins, at the end and through the training."""
+    wide = (
+        "Distance of test examples from the decision boundary; the last bar has all larger ones. Wrong ones have none."
+    )
+    bands = "Margins of the watched examples: the median, half of them (dark band), nine in ten (light band)."
+    closer = "Of the watched examples below the radius, the share that a step brings the boundary closer to; "
+    closer += f"thick: running mean of {motion.SMOOTHING} observations."
+    watched = joined(*(_watched(number, run) for number, run in enumerate(runs)))
+    return section(
+        "margins",
+        element(
+            "div",
+            plot("histogram", "Margins after training", wide, histogram),
+            plot_of_run("fan", "Margins through the training", bands, fans),
+            plot_of_run("negative", "Losing margin through the training", closer, negatives),
+            class_="grid three",
+        ),
+        watched,
+        missing(runs, lambda run: run.margins is None, "the margin of every test example", "dyart margins {}"),
+        missing(runs, lambda run: run.monitor is None, "margins through the training", WATCHED),
+    )
+
+
+# Nothing but another training can tell.
+WATCHED = "dyart train {0}/config.yaml --monitor.every 50 --out {0}-watched"
+
+
+def _watched(number: int, run: Run) -> Markup:
+    seen = run.monitor
+    if seen is None or np.isnan(seen["correlation"]).all():
+        return Markup()
+    words = f"Predicted and actual movement of the boundary, while {run.name} trained: correlation "
+    words += f"{np.nanmedian(seen['correlation']):.2f} (median over {len(seen['step'])} observed steps)."
+    return of_run(number, words, name="p")
+
+
+def dynamics(runs: Sequence[Run], bars: Sequence[Figure | None]) -> Markup:
+    """Return the section with the scatter, its card, and the shares of negative speed."""
+    lacking = missing(runs, lambda run: run.dynamics is None, "the speed of the boundary", "dyart dynamics {}")
+    if not any(run.dynamics is not None for run in runs):
+        return section("dynamics", lacking)
+    intro = element("p", "How one training step would move the boundary, seen from every example: away from it (the "
+                    "margin grows) or towards it.", class_="lede")  # fmt: skip
+    methods = joined(*(_methods(number, run) for number, run in enumerate(runs)))
+    verdicts = [
+        of_run(number, *(element("p", sentence) for sentence in motion.verdicts(run)), class_="verdicts")
+        for number, run in enumerate(runs)
+    ]
+    caption = joined(methods, "Share of examples that a step brings the boundary closer to, with 95 % intervals.")
+    return section(
+        "dynamics",
+        intro,
+        Markup(asset("scatter.html")),
+        element("div", plot_of_run("bars", "Who loses margin", caption, bars), *verdicts, class_="sided below"),
+        lacking,
+    )
+
+
+def vulnerable(runs: Sequence[Run]) -> Markup:
+    """Return the section with the gallery."""
+    lacking = missing(runs, lambda run: run.dynamics is None, "closest boundary points", "dyart dynamics {}")
+    words = (
+        "The examples closest to the decision boundary: the image, the closest point where the class changes, and the "
+    )
+    words += "difference between the two, enlarged (of grey pictures: orange is brighter, blue darker)."
+    button = element("button", "Show more", type="button", id="more", hidden=True)
+    gallery = element("ul", id="gallery", class_="gallery")
+    if not any(run.dynamics is not None for run in runs):
+        return section("vulnerable", lacking)
+    blind = [run.name for run in runs if run.dynamics is not None and run.pictures is None]
+    unseen = f"No pictures of {listed(blind)}: the examples are no images, or dynamics.npz is not in the folder."
+    pictures = element("p", unseen, class_="missing") if blind else ""
+    return section("vulnerable", element("p", words, class_="lede"), gallery, button, pictures, lacking)
+
+
+def settings(runs: Sequence[Run]) -> Markup:
+    """Return the section with all settings and versions."""
+    only = Markup()
+    if len(runs) > 1:
+        box = element("input", type="checkbox", id="only-differences")
+        only = element("p", element("label", box, " only what differs"), class_="only")
+    return section("settings", only, settings_table(runs))
+
+
+def switch(runs: Sequence[Run]) -> Markup:
+    """Return the choice between runs: radio buttons, which keyboards and screen readers know."""
+    if len(runs) < 2:
+        return Markup()
+    choices = [
+        joined(
+            element("input", type="radio", name="run", value=number, id=f"run-{number}", checked=number == 0),
+            element("label", name_tag(run), for_=f"run-{number}"),
+        )
+        for number, run in enumerate(runs)
+    ]
+    return element("fieldset", element("legend", "Run shown"), *choices, class_="switch", id="switch")
+
+
+def _methods(number: int, run: Run) -> Markup:
+    names = list(run.shares.methods) if run.shares else []
+    swatches = [
+        element("span", element("span", class_="spot", style=f"background:var(--{colour})"), method_name(name), " ")
+        for colour, name in zip(slots(names), names, strict=True)
+    ]
+    return of_run(number, *swatches, name="span", class_="key")
+
+
+def _stroke(kind: str, words: str) -> Markup:
+    return element("span", element("span", class_=f"stroke {kind}", aria_hidden="true"), words, class_="key")

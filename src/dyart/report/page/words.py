@@ -1,0 +1,117 @@
+"""What was trained and how, in sentences for a person; and numbers as the page writes them."""
+
+import math
+from collections.abc import Sequence
+
+from dyart.report.page.files import Share
+from dyart.report.page.run import Run
+from dyart.report.style import method_name
+
+DASH = "\u2013"  # between numbers; also: nothing
+NORMS = {"linf": "L∞", "l2": "L2", "l1": "L1"}
+
+# Continue "AT ...", with the method's settings put in. A method of the user's own has only its name.
+METHODS = {
+    "natural": "learns from the images as they are",
+    "at": "learns from images moved by up to {radius} ({norm}, {steps} steps of PGD) so that the loss rises",
+    "trades": "asks for the same answer at an image and at its worst neighbour within {radius} ({norm})",
+    "mart": "learns from images moved by up to {radius} ({norm}) and gives more weight to those it gets wrong",
+    "mma": "learns at points that just cross the boundary, as long as they are closer than {hinge} ({norm})",
+    "gairat": "learns from images moved by up to {radius} ({norm}) and gives more weight to those that fall early",
+    "mail-at": "learns from images moved by up to {radius} ({norm}), weighted by their probability margins",
+    "mail-trades": "is TRADES within {radius} ({norm}), weighted by probability margins",
+    "fat": "learns from moved images that are only just misclassified, within {radius} ({norm})",
+    "fat-trades": "is TRADES with attacks that stop soon after an error, within {radius} ({norm})",
+    "dyart": "finds the closest boundary point of every example and pushes the boundary away where the margin is "
+    "below {r0} ({norm}), most where it is smallest",
+}
+AWP = "-awp"
+
+
+def percent(value: float) -> str:
+    """Return a share as a percentage, e.g. ``59.3 %``."""
+    return DASH if math.isnan(value) else f"{100 * value:.1f}\u00a0%"
+
+
+def interval(share: Share) -> str:
+    """Return the 95 % interval of a share, e.g. ``57.1-61.4 %`` with a longer dash."""
+    return "" if math.isnan(share.value) else f"{100 * share.low:.1f}\u2009{DASH}\u2009{100 * share.high:.1f}\u00a0%"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return words as a sentence lists them."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit that a person would say."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}".replace(".0 ", " ")
+    return f"{seconds:.0f} s"
+
+
+def class_name(run: Run, label: int) -> str:
+    """Return the name of a class, or its number."""
+    return run.classes[label] if 0 <= label < len(run.classes) else f"class {label}"
+
+
+def method_of(run: Run) -> str:
+    """Return the name of the method that a run trained with, as papers write it."""
+    name = str(run.config.get("method.name", "unknown method"))
+    return "Natural training" if name == "natural" else method_name(name)
+
+
+def how(run: Run) -> list[str]:
+    """Return a few sentences: the method, the training, what was kept."""
+    return [sentence for sentence in (_method(run), _training(run), _kept(run)) if sentence]
+
+
+def _method(run: Run) -> str:
+    config = run.config
+    name = str(config.get("method.name", ""))
+    known = METHODS.get(name.removesuffix(AWP))
+    if known is None:
+        return ""
+    values = {key.removeprefix("method."): value for key, value in config.items() if key.startswith("method.")}
+    norm = str(values.get("norm", run.norm))
+    words = known.format_map(_Known(values | {"norm": NORMS.get(norm, norm)}))
+    awp = ", with weights moved against it at every step" if name.endswith(AWP) else ""
+    return f"{method_of(run)} {words}{awp}."
+
+
+class _Known(dict[str, object]):
+    """Settings by name; one that an old run does not have is a question mark."""
+
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def _training(run: Run) -> str:
+    get = run.config.get
+    normalization = {"batch": ", BatchNorm", "group": ", GroupNorm"}.get(str(get("model.normalization")), "")
+    limit = f" (the first {get('data.limit')} images)" if get("data.limit") else ""
+    burn_in = ""
+    if get("train.burn_in"):
+        burn_in = f" after {get('train.burn_in')} of natural training"
+    elif get("train.burn_in_from"):
+        burn_in = " from the weights of an earlier run"
+    seconds = sum(record.get("train_seconds") or 0.0 for record in run.epochs)
+    device = run.environment.get("device")
+    took = f" It took {duration(seconds)}{f' on {device}' if device else ''}." if seconds else ""
+    return (
+        f"Network {get('model.name')}{normalization} on {get('data.name')}{limit}: {get('train.epochs')} epochs"
+        f"{burn_in}, batches of {get('train.batch_size')}, SGD with learning rate {get('optim.lr')} "
+        f"({get('optim.schedule')}), seed {get('seed')}.{took}"
+    )
+
+
+def _kept(run: Run) -> str:
+    best = [record for record in run.epochs if record.get("best")]
+    if not best or best[-1].get("val_robust") is None:
+        return ""
+    last = best[-1]
+    return (
+        f"Epoch {last['epoch']} was best by validation: {percent(last['val_clean'])} clean, "
+        f"{percent(last['val_robust'])} robust at {run.radius}."
+    )

@@ -1,0 +1,146 @@
+"""Puts the page together: read the runs, draw, fit the pictures into the space that is left, write one file."""
+
+import base64
+import hashlib
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+
+from dyart.engine.files import write_whole
+from dyart.report.page import curves, figures, motion, sections
+from dyart.report.page.markup import Markup, element, joined, script_json
+from dyart.report.page.parts import asset, navigation
+from dyart.report.page.pictures import Wanted, sheets
+from dyart.report.page.run import Run, read_runs
+from dyart.report.page.words import listed
+
+NAME = "report.html"
+# The whole file, plotly's script (4.8 MB) included.
+LARGEST = 8_000_000
+# Between what is counted and the limit: the template, a title.
+RESERVE = 20_000
+SCRIPTS = ("theme.js", "plots.js", "pictures.js", "scatter.js", "gallery.js", "page.js")
+
+
+def write_page(places: Sequence[Path], out: Path | None = None, title: str | None = None) -> Path:
+    """Write one page about some runs and return the file.
+
+    Args:
+        places: folders of runs, or checkpoints in them.
+        out: the file; None: ``report.html`` in the run's folder, for several runs in the closest folder above all.
+        title: of the page; None: the names of the runs.
+
+    Raises:
+        RunError: one of the places is no run.
+        ImportError: plotly is not installed.
+    """
+    runs = read_runs(places)
+    path = out or Path(os.path.commonpath([run.folder for run in runs])) / NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, page(runs, title))
+    return path
+
+
+def page(runs: Sequence[Run], title: str | None = None) -> str:
+    """Return the HTML of a page about some runs."""
+    data = _data(runs)
+    plotly, script = _plotly(), "\n".join(asset(name) for name in SCRIPTS)
+    style, main = asset("page.css"), _main(runs, data)
+    spent = sum(len(part.encode()) for part in (plotly, script, style, main, script_json(data)))
+    _add_pictures(runs, data, LARGEST - RESERVE - spent)
+    name = title or listed([run.name for run in runs])
+    return Template(asset("page.html")).substitute(
+        title=joined(f"{name} · dyart report"),
+        policy=joined(_policy(plotly, script)),
+        style=style,
+        heading=joined(name),
+        lede=joined(_lede(runs)),
+        navigation=navigation(),
+        switch=sections.switch(runs),
+        main=main,
+        footer=joined(_footer()),
+        data=script_json(data),
+        plotly=plotly,
+        script=script,
+    )
+
+
+def _data(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return all that the page's script draws, but for the pictures."""
+    return {
+        "figures": {
+            "accuracy": figures.accuracy(runs),
+            "validation": curves.validation(runs),
+            "loss": curves.loss(runs),
+            "rate": curves.rate(runs),
+            "histogram": figures.histogram(runs),
+        },
+        "others": curves.others(runs),
+        "ofRun": {
+            "fan": [motion.fan(run) for run in runs],
+            "negative": [motion.negative(run) for run in runs],
+            "bars": [motion.bars(run) for run in runs],
+        },
+        "runs": [
+            {"name": run.name, "method": run.config.get("method.name"), "points": motion.points(run)} for run in runs
+        ],
+    }
+
+
+def _main(runs: Sequence[Run], data: dict[str, Any]) -> Markup:
+    shown, of_run = data["figures"], data["ofRun"]
+    return joined(
+        sections.cards(runs),
+        sections.accuracy(runs, shown["accuracy"]),
+        sections.training(runs, shown, list(data["others"])),
+        sections.margins(runs, shown["histogram"], of_run["fan"], of_run["negative"]),
+        sections.dynamics(runs, of_run["bars"]),
+        sections.vulnerable(runs),
+        sections.settings(runs),
+    )
+
+
+def _add_pictures(runs: Sequence[Run], data: dict[str, Any], budget: int) -> None:
+    """Put the pictures into the space that is left."""
+    pairs = [(run.pictures, entry["points"]) for run, entry in zip(runs, data["runs"], strict=True)]
+    having = [(pictures, points) for pictures, points in pairs if pictures is not None and points is not None]
+    wanted = [Wanted(pictures, np.array(points["index"]), np.array(points["margin"])) for pictures, points in having]
+    data["examples"], entries = sheets(wanted, budget)
+    for (_, points), entry in zip(having, entries, strict=False):  # none where nothing fits
+        points |= entry
+
+
+def _lede(runs: Sequence[Run]) -> str:
+    sets = sorted({str(run.config.get("data.name")) for run in runs})
+    networks = sorted({str(run.config.get("model.name")) for run in runs})
+    count = "One run" if len(runs) == 1 else f"{len(runs)} runs"
+    return f"{count} on {listed(sets)}, network{'s' if len(networks) > 1 else ''} {listed(networks)}."
+
+
+def _footer() -> Markup:
+    date = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
+    words = f"Written by dyart {metadata.version('dyart')} on {date}. Everything is inside this file: it opens offline."
+    return joined(element("p", words), element("p", "Plots: plotly.js, MIT licence, © Plotly, Inc."))
+
+
+def _policy(*scripts: str) -> str:
+    """Return a policy that lets nothing be fetched and no script run but these: a second lock behind the escaping."""
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    rules = ["default-src 'none'", "img-src data:", "style-src 'unsafe-inline'", f"script-src {allowed}"]
+    return "; ".join([*rules, "base-uri 'none'", "form-action 'none'"])
+
+
+def _plotly() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise ImportError("the page needs plotly: pip install 'dyart[report]'") from error
+    # A browser reads CRLF as LF, and the digest is taken over what it reads.
+    return str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")

@@ -1,0 +1,86 @@
+"""How figures look: sized for the columns of a paper, with colours that colour-blind readers can tell apart."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dyart.attacks.radius import Radius
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Inches: one and both columns of the usual two-column paper.
+COLUMN, PAGE = 3.35, 6.9
+# Okabe and Ito's.
+BLUE, ORANGE, GREEN, PURPLE, SKY, RED = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"
+GREY, BLACK = "#7F7F7F", "#222222"
+AWAY, TOWARDS = BLUE, RED
+COLOURS = (ORANGE, BLUE, GREEN, PURPLE, SKY, RED)
+# Methods keep their colour from figure to figure.
+METHOD_COLOURS = {"at": ORANGE, "dyart": BLUE, "trades": GREEN, "natural": GREY, "mart": PURPLE, "mma": SKY}
+METHOD_NAMES = {"at": "AT", "dyart": "DyART", "trades": "TRADES", "mart": "MART", "mma": "MMA", "gairat": "GAIRAT"}
+METHOD_NAMES |= {"fat": "FAT", "mail-at": "MAIL-AT", "mail-trades": "MAIL-TRADES", "fat-trades": "FAT-TRADES"}
+METHOD_NAMES |= {"at-awp": "AT-AWP", "trades-awp": "TRADES-AWP", "dyart-awp": "DyART-AWP"}
+
+FORMATS = (".pdf", ".svg", ".png")
+DPI = 300
+SETTINGS: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.2,
+    "hatch.linewidth": 0.6,
+    "pdf.fonttype": 42,  # letters that journals accept and people can search for
+    "svg.fonttype": "none",
+    "svg.hashsalt": "dyart",  # the same picture is the same file
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw in this style: what is made inside has it, nothing outside changes."""
+    import matplotlib
+
+    with matplotlib.rc_context(SETTINGS):
+        yield
+
+
+def save(figure: "Figure", path: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write a figure in every format, beside each other; the suffix of ``path`` does not count."""
+    import matplotlib
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = [path.with_suffix(suffix) for suffix in formats]
+    with matplotlib.rc_context(SETTINGS):  # fonts of SVG and PDF are chosen while writing
+        for file in written:
+            date = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(file.suffix, {})
+            figure.savefig(file, dpi=DPI, metadata=date)
+    return written
+
+
+def method_colours(names: Sequence[str]) -> dict[str, str]:
+    """Return a colour per method: its own, or one that no other of them has."""
+    own = {name: METHOD_COLOURS[name] for name in names if name in METHOD_COLOURS}
+    free = cycle([colour for colour in COLOURS if colour not in own.values()] or COLOURS)
+    return {name: own.get(name) or next(free) for name in names}
+
+
+def method_name(name: str) -> str:
+    """Return a method's name as papers write it."""
+    return METHOD_NAMES.get(name, name)
+
+
+def radius_words(radius: float) -> str:
+    """Return a radius as it was given: 8/255 or a decimal."""
+    return str(radius) if isinstance(radius, Radius) else f"{radius:.4g}"

@@ -1,0 +1,152 @@
+"""``dyart dynamics``, ``dyart curves`` and ``dyart plane``, end to end on small things."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dyart.cli import main, plane
+from dyart.engine.run import train
+from dyart.recipes import resolve
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "natural"
+    words = (
+        "--data.limit 400 --train.epochs 2 --train.batch_size 64 --train.loggers csv --eval.steps 2 --train.device cpu"
+    )
+    train(resolve("fashion-mini-cnn-natural", [*words.split(), "--out", str(folder)]))
+    return folder
+
+
+def dynamics(*words: str | Path) -> int:
+    return main(["dynamics", *map(str, words), "--steps", "12", "--device", "cpu"])
+
+
+def test_everything_is_written_into_the_runs_folder(run, capsys):
+    assert dynamics(run, "--count", "100") == 0
+    names = {"dynamics.csv", "dynamics.json", "dynamics.npz"}
+    names |= {f"dynamics-{kind}.{suffix}" for kind in ("scatter", "bars") for suffix in ("pdf", "svg", "png")}
+    assert names <= {path.name for path in run.iterdir() if path.stat().st_size > 0}
+    summary = json.loads((run / "dynamics.json").read_text())
+    assert summary["split"] == "train"
+    assert summary["weights"] == "raw"
+    assert summary["counts"]["examples"] == 128  # two whole batches
+    assert summary["radius"] == 0.1
+    assert summary["methods"]["at"]["settings"]["radius"] == 0.1  # the recipe's, for this data
+    assert summary["methods"]["dyart"]["settings_from"] == "the recipe fashion-mini-cnn-dyart"
+    with (run / "dynamics.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert {"speed_at", "speed_dyart"} <= set(lines[0])
+    counted = [line for line in lines if line["optimal"] == "1" and float(line["margin"]) < 0.1]
+    negative = sum(float(line["speed_at"]) < 0 for line in counted)
+    assert summary["methods"]["at"]["below_radius"]["negative"] == negative
+    assert summary["methods"]["at"]["below_radius"]["count"] == len(counted)
+    shown = capsys.readouterr().out
+    assert "share of negative speed" in shown
+    assert "dyart against at" in shown
+    assert "dynamics-bars.png" in shown
+
+
+def test_options_reach_the_measurement(run, tmp_path, capsys):
+    words = [
+        "--methods",
+        "trades",
+        "--against",
+        "natural",
+        "--split",
+        "test",
+        "--update",
+        "optimizer",
+        "--out",
+        tmp_path,
+    ]
+    assert dynamics(run, *words, "--count", "64", "--radius", "8/255", "--trades.radius", "0.05", "--seed", "3") == 0
+    summary = json.loads((tmp_path / "dynamics.json").read_text())
+    assert list(summary["methods"]) == ["natural", "trades"]
+    assert (summary["split"], summary["update"], summary["seed"]) == ("test", "optimizer", 3)
+    assert (summary["radius"], summary["radius_text"]) == (8 / 255, "8/255")
+    assert summary["methods"]["trades"]["settings"]["radius"] == 0.05
+    assert summary["methods"]["natural"]["settings_from"] == "the run"
+    assert "its state as saved" in summary["step"]
+    assert summary["tests"][0]["first"] == "natural"
+    assert "SGD, rate" in capsys.readouterr().out
+
+
+def test_several_runs_share_their_figures(run, tmp_path):
+    again = shutil.copytree(run, tmp_path / "copy")
+    assert dynamics(run, again, "--count", "64", "--methods", "at", "--out", tmp_path / "all") == 0
+    folders = sorted(path.name for path in (tmp_path / "all").iterdir() if path.is_dir())
+    assert folders == ["copy", "natural"]
+    assert all((tmp_path / "all" / folder / "dynamics.csv").is_file() for folder in folders)
+    assert (tmp_path / "all" / "dynamics-scatter.pdf").is_file()
+    assert ">natural<" in (tmp_path / "all" / "dynamics-bars.svg").read_text()
+
+
+def test_runs_that_cannot_share_figures_are_refused_before_any_work(run, tmp_path, capsys):
+    assert dynamics(run, run) == 2
+    assert "the same run is named twice" in capsys.readouterr().err
+    other = shutil.copytree(run, tmp_path / "copy")
+    config = (other / "config.yaml").read_text().replace("  radius: 0.1\n", "  radius: 0.2\n")
+    (other / "config.yaml").write_text(config)
+    assert dynamics(run, other) == 2
+    assert "choose one by --radius" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--methods", "dyrat"], "did you mean 'dyart'"),
+        (["--at.radus", "1"], "did you mean method.radius"),
+        (["--nonsense", "1"], "--METHOD.KEY VALUE"),
+        (["--count", "0"], "count must be at least 1"),
+        (["--averaged", "--update", "optimizer"], "without --averaged"),
+    ],
+)
+def test_mistakes_are_one_line(run, words, message, capsys):
+    assert dynamics(run, *words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path, capsys):
+    assert dynamics(tmp_path) == 2
+    assert "neither a run with checkpoints nor a checkpoint" in capsys.readouterr().err
+
+
+def test_a_radius_must_be_positive(run, capsys):
+    with pytest.raises(SystemExit):
+        dynamics(run, "--radius", "0")
+    assert "must be positive" in capsys.readouterr().err
+
+
+def test_help_shows_examples(capsys):
+    with pytest.raises(SystemExit):
+        main(["dynamics", "--help"])
+    shown = capsys.readouterr().out
+    assert "--at.radius 0.05" in shown
+    assert "--against" in shown
+
+
+def test_curves_of_a_run(run, tmp_path, capsys):
+    assert main(["curves", str(run), "--out", str(tmp_path / "curves")]) == 0
+    assert (tmp_path / "curves.png").stat().st_size > 2000
+    assert "no run here was watched" in capsys.readouterr().out
+
+
+def test_the_plane_is_drawn(tmp_path, monkeypatch, capsys):
+    small = {"NATURAL": 70, "ROBUST": 3, "WATCHED": 24, "DRAWN": 16, "GRID": 31, "FLOW_STEPS": 4, "SOFT_GRID": 41}
+    for name, value in (small | {"SOFT_STEPS": 40}).items():
+        monkeypatch.setattr(plane, name, value)
+    assert main(["plane", "--out", str(tmp_path), "--frames", "3", "--method", "at"]) == 0
+    names = {path.name for path in tmp_path.iterdir() if path.stat().st_size > 2000}
+    figures = {f"{name}.{suffix}" for name in ("movement", "curve", "soft") for suffix in ("pdf", "svg", "png")}
+    assert names == {"animation.gif", *figures}
+    assert "animation.gif" in capsys.readouterr().out
+
+
+def test_a_plane_needs_two_frames(capsys):
+    assert main(["plane", "--frames", "1"]) == 2
+    assert "--frames must be at least 2" in capsys.readouterr().err

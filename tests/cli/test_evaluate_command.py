@@ -1,0 +1,105 @@
+"""``dyart evaluate`` as a person uses it: a run, a network of their own, a part of the test set, a stop on the way."""
+
+import csv
+import json
+
+import pytest
+
+from dyart.cli import main
+from dyart.evaluation.journal import FILE as JOURNAL
+
+TINY = ["--data.name", "three-blobs", "--model.name", "mlp", "--train.epochs", "2", "--train.batch_size", "256",
+        "--data.crop", "0", "--eval.steps", "2", "--train.loggers", "csv", "--train.device", "cpu"]  # fmt: skip
+
+
+def run(capsys, *words):
+    status = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    assert main(["train", "fashion-mini-cnn-at", *TINY, "--out", str(folder), "--quiet"]) == 0
+    return folder
+
+
+def test_help_explains_the_attacks(capsys):
+    with pytest.raises(SystemExit):
+        main(["evaluate", "--help"])
+    words = " ".join(capsys.readouterr().out.split())
+    for part in ("autoattack", "--strict", "--fresh", "--radii", "goes on where it was", "one boundary search"):
+        assert part in words
+
+
+def test_a_run_is_evaluated_into_its_own_folder(capsys, finished):
+    before = json.loads((finished / "evaluation.json").read_text())
+    status, out, err = run(capsys, "evaluate", finished, "--attack", "margins", "--device", "cpu")
+    assert (status, err) == (0, "")
+    stored = json.loads((finished / "evaluation.json").read_text())
+    assert stored["clean"] == before["clean"]
+    assert list(stored["robust"]) == list(before["robust"]), "the run's own radii"
+    assert all(stored["robust"][r] <= before["robust"][r] + 0.01 for r in stored["robust"])
+    assert stored["seconds_per_epoch"] == before["seconds_per_epoch"]
+    assert (stored["data"], stored["checkpoint"], stored["tier"]) == ("three-blobs", "best", "margins")
+    assert stored["images"] == before["images"]
+    with open(finished / "per_example.csv", newline="") as file:
+        assert len(list(csv.DictReader(file))) == stored["images"]
+    for radius, share in stored["robust"].items():
+        assert any(line.startswith(radius) and f"{100 * share:.2f}" in line for line in out.splitlines())
+
+
+def test_a_part_of_the_test_set_does_not_replace_the_record_of_the_whole(capsys, finished):
+    before = (finished / "evaluation.json").read_text()
+    status, out, _ = run(capsys, "evaluate", finished, "--attack", "pgd", "--count", 40, "--radii", "0.05,20/255")
+    assert status == 0
+    assert (finished / "evaluation.json").read_text() == before
+    stored = json.loads((finished / "evaluation-40" / "evaluation.json").read_text())
+    assert stored["images"] == 40
+    assert list(stored["robust"]) == ["0.05", "20/255"]
+    assert str(finished / "evaluation-40" / "per_example.csv") in out
+
+
+def test_the_same_command_goes_on_after_a_stop(capsys, finished, tmp_path):
+    command = ["evaluate", finished, "--attack", "margins", "--count", 60, "--batch-size", 20, "--out", tmp_path]
+    assert run(capsys, *command)[0] == 0
+    whole = json.loads((tmp_path / "evaluation.json").read_text())
+    journal = tmp_path / JOURNAL
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:-2]))
+    status, _, err = run(capsys, *command, "--seed", 1)
+    assert status == 2
+    assert "--fresh" in err
+    assert err.count("\n") == 1
+    assert run(capsys, *command)[0] == 0
+    assert json.loads((tmp_path / "evaluation.json").read_text())["robust"] == whole["robust"]
+    assert journal.read_bytes().splitlines(keepends=True)[: len(lines) - 2] == lines[:-2], "what was done stays"
+    assert run(capsys, *command, "--seed", 1, "--fresh")[0] == 0
+
+
+def test_a_network_of_ones_own(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--model", "mlp", "--data", "three-blobs", "--attack", "pgd", "--count", 30, "--radii", "0.01"]
+    status, out, _ = run(capsys, "evaluate", *words, "--device", "cpu")
+    assert status == 0
+    assert (tmp_path / "evaluation" / "evaluation.json").is_file()
+    assert "30 examples" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["evaluate"], "--model"),
+        (["evaluate", "no-such-run"], "no-such-run"),
+        (["evaluate", "RUN", "--count", "0"], "--count"),
+        (["evaluate", "RUN", "--norm", "l2"], "--radii"),
+        (["evaluate", "RUN", "--radii", "8"], "8/255"),
+        (["evaluate", "RUN", "--attack", "pgd", "--norm", "l1", "--radii", "0.1"], "l1"),
+    ],
+)
+def test_an_error_is_one_line(capsys, finished, words, expected):
+    status, _, err = run(capsys, *(finished if word == "RUN" else word for word in words))
+    assert status == 2
+    assert expected in err
+    assert err.count("\n") == 1

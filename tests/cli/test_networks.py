@@ -1,0 +1,382 @@
+"""Networks as people have them: factories with arguments, state dicts with prefixes, other people's checkpoints."""
+
+import argparse
+import types
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dyart.cli import main
+from dyart.cli.network_options import add_network_options, parse_arguments, parse_numbers
+from dyart.cli.networks import named_examples, named_network, recorded_accuracy, sample
+from dyart.cli.weights import fit_weights, read_weights
+from dyart.data import load
+from dyart.engine.run import RunError
+from dyart.models import build
+
+CPU = torch.device("cpu")
+
+
+def options(*words):
+    parser = argparse.ArgumentParser()
+    add_network_options(parser)
+    return parser.parse_args([str(word) for word in [*words, "--device", "cpu"]])
+
+
+@pytest.fixture
+def zoo(monkeypatch):
+    """A module as timm, Hugging Face and RobustBench offer them."""
+    module = types.ModuleType("zoo")
+
+    def create_model(model_name, pretrained=False, num_classes=1000, **kwargs):
+        if kwargs:
+            raise TypeError(f"unexpected keyword argument {next(iter(kwargs))!r}")
+        network = nn.Sequential(nn.Flatten(), nn.Linear(2, num_classes))
+        network.made = (model_name, pretrained)
+        return network
+
+    class Output:
+        def __init__(self, logits):
+            self.logits = logits
+
+    class Auto(nn.Module):
+        def __init__(self, scale):
+            super().__init__()
+            self.linear, self.scale = nn.Linear(2, 3), scale
+
+        @classmethod
+        def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
+            assert pretrained_model_name_or_path == "some/model-18"
+            return cls(**kwargs)
+
+        def forward(self, pixel_values):
+            return Output(self.linear(pixel_values) * self.scale)
+
+    def own(classes, shape):
+        return nn.Linear(shape[0], classes)
+
+    module.create_model, module.Auto, module.own = create_model, Auto, own
+    module.greedy = lambda **kwargs: create_model("x", **kwargs)
+    monkeypatch.setitem(__import__("sys").modules, "zoo", module)
+    return module
+
+
+# Factories
+
+
+def test_a_factory_of_timms_kind_gets_the_users_arguments_and_the_number_of_classes(zoo):
+    words = [
+        "--model",
+        "zoo:create_model",
+        "--data",
+        "three-blobs",
+        "--model-args",
+        "model_name=resnet18,pretrained=false",
+    ]
+    model, data, _, folder = named_network(options(*words))
+    assert model.made == ("resnet18", False)
+    assert model[1].out_features == len(data.classes) == 3
+    assert folder is None
+    assert not model.training
+
+
+def test_dotted_factories_and_outputs_of_hugging_faces_kind(zoo):
+    arguments = "pretrained_model_name_or_path=some/model-18,scale=2.5"
+    words = ["--model", "zoo:Auto.from_pretrained", "--model-args", arguments, "--data", "three-blobs"]
+    model, *_ = named_network(options(*words))
+    assert model.scale == 2.5
+    assert model(torch.rand(2, 2)).logits.shape == (2, 3)
+
+
+def test_kwargs_are_left_alone_once_arguments_are_given(zoo):
+    model, *_ = named_network(
+        options("--model", "zoo:greedy", "--model-args", "num_classes=3", "--data", "three-blobs")
+    )
+    assert model[1].out_features == 3
+    with pytest.raises(RunError, match="--model-args"):
+        named_network(options("--model", "zoo:greedy", "--data", "three-blobs"))
+
+
+def test_input_normalisation_goes_in_front(zoo):
+    words = ["--model", "zoo:own", "--data", "three-blobs"]
+    torch.manual_seed(0)
+    plain, *_ = named_network(options(*words))
+    torch.manual_seed(0)
+    normalised, *_ = named_network(options(*words, "--mean", "0.5,0.25", "--std", "1/2,2"))
+    x = torch.rand(4, 2)
+    expected = plain((x - torch.tensor([0.5, 0.25])) / torch.tensor([0.5, 2.0]))
+    assert torch.allclose(normalised(x), expected)
+
+
+def test_normalisation_of_a_network_of_this_package_replaces_its_own(tmp_path):
+    network = build("mlp", 3, (2,), seed=0)
+    torch.save(network.state_dict(), tmp_path / "w.pt")
+    words = [
+        "--model",
+        "mlp",
+        "--data",
+        "three-blobs",
+        "--weights",
+        tmp_path / "w.pt",
+        "--mean",
+        "0.5,0.5",
+        "--std",
+        "2,2",
+    ]
+    model, *_ = named_network(options(*words))
+    x = torch.rand(3, 2)
+    assert torch.allclose(model(x), network((x - 0.5) / 2))
+
+
+def test_weights_that_bring_their_own_normalisation_are_not_overruled(tmp_path):
+    network = build("mlp", 3, (2,), mean=(0.1, 0.2), std=(1.0, 1.0))
+    torch.save(network.state_dict(), tmp_path / "w.pt")
+    words = [
+        "--model",
+        "mlp",
+        "--data",
+        "three-blobs",
+        "--weights",
+        tmp_path / "w.pt",
+        "--mean",
+        "0.5,0.5",
+        "--std",
+        "2,2",
+    ]
+    with pytest.raises(RunError, match="its own normalisation"):
+        named_network(options(*words))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "name a run or checkpoint"),
+        (["--model", "zoo:own"], "--data"),
+        (["--model", "zoo:create_model", "--data", "three-blobs"], "model_name"),
+        (["--model", "zoo:own", "--data", "three-blobs", "--model-args", "depth=3"], "depth"),
+        (
+            ["--model", "zoo:create_model", "--data", "three-blobs", "--model-args", "model_name=a,num_classes=7"],
+            "7 logits",
+        ),
+        (["--model", "zoo:own", "--data", "fashion-mini"], "fails on inputs of shape 1x28x28"),
+        (["--model", "zoo:own", "--data", "three-blobs", "--mean", "0.5,0.5"], "go together"),
+        (["--model", "zoo:own", "--data", "three-blobs", "--mean", "0.5", "--std", "1"], "2 channels"),
+        (["--model", "mlp", "--data", "three-blobs", "--model-args", "depth=3"], "arguments of a factory"),
+        (["nowhere"], "nowhere"),
+        ([".", "--model", "zoo:own", "--data", "three-blobs"], "leave one of them out"),
+        (["nowhere", "--weights", "w.pt"], "belong to --model"),
+        (["nowhere", "--mean", "0.5", "--std", "0.5"], "--mean, --std belong"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_does_not_fit_is_said_in_a_line(zoo, words, expected):
+    with pytest.raises((RunError, ValueError)) as caught:
+        named_network(options(*words))
+    assert expected in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_arguments_are_read_as_values():
+    text = "name=resnet18, depth=18,layers=[2,2,(1,'a,b')],pretrained=false,ratio=1e-3,path=a/b-c,x=None,q='1,2',e="
+    assert parse_arguments(text) == {
+        "name": "resnet18",
+        "depth": 18,
+        "layers": [2, 2, (1, "a,b")],
+        "pretrained": False,
+        "ratio": 1e-3,
+        "path": "a/b-c",
+        "x": None,
+        "q": "1,2",
+        "e": "",
+    }
+    assert parse_numbers("0.5,125/255") == [0.5, 125 / 255]
+    for wrong in ("resnet18", "=3", "a b=3"):
+        with pytest.raises(argparse.ArgumentTypeError, match="KEY=VALUE"):
+            parse_arguments(wrong)
+
+
+# Weights
+
+
+def small():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+
+def loaded(weights):
+    model = small()
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    fit_weights(model, weights, "w.pt", 3)
+    return model
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.", "module.model.", "backbone.net."])
+def test_prefixes_of_wrappers_are_taken_off_and_said(prefix, capsys):
+    state = small().state_dict()
+    model = loaded({prefix + key: value for key, value in state.items()})
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    out = capsys.readouterr().out
+    assert repr(prefix) in out
+    assert len(out.strip().splitlines()) == 1
+
+
+def test_other_entries_beside_a_prefix_are_left_out_and_counted(capsys):
+    state = small().state_dict()
+    extra = {f"model.{key}": value for key, value in state.items()} | {"loss.weight": torch.ones(3)}
+    loaded(extra)
+    assert "1 other entries are left out" in capsys.readouterr().out
+
+
+def test_a_prefix_of_the_network_is_put_on(capsys):
+    model = nn.ModuleDict({"inner": small()})
+    fit_weights(model, small().state_dict(), "w.pt", 3)
+    assert "'inner.' is put on" in capsys.readouterr().out
+
+
+def test_weights_that_fit_say_nothing(capsys):
+    state = small().state_dict()
+    model = loaded(state)
+    assert torch.equal(model[0].weight, state["0.weight"])
+    assert capsys.readouterr().out == ""
+
+
+def test_counters_that_old_files_lack_are_no_matter():
+    state = {key: value for key, value in small().state_dict().items() if "num_batches" not in key}
+    assert torch.equal(loaded(state)[2].weight, state["2.weight"])
+
+
+def test_a_mismatch_names_keys_and_shapes_in_one_line():
+    state = small().state_dict()
+    del state["2.bias"]
+    state["fc.bias"] = torch.zeros(3)
+    state["0.weight"] = torch.zeros(9, 2)
+    with pytest.raises(RunError) as caught:
+        loaded(state)
+    text = str(caught.value)
+    assert "1 of its 9 entries are missing (2.bias)" in text
+    assert "1 entries are unknown to it (fc.bias)" in text
+    assert "0.weight is 9x2 in the file and 4x2 in the network" in text
+    assert "\n" not in text
+    assert "size mismatch" not in text
+
+
+def test_another_number_of_classes_is_said():
+    state = small().state_dict() | {"2.weight": torch.zeros(100, 4), "2.bias": torch.zeros(100)}
+    with pytest.raises(RunError, match="of a network for 100 classes, the data has 3"):
+        loaded(state)
+
+
+def test_long_lists_of_keys_are_cut():
+    with pytest.raises(RunError, match="and 5 more"):
+        loaded({"a": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("name", ["state_dict", "model", "net", "something"])
+def test_state_dicts_inside_of_checkpoints_are_found(tmp_path, capsys, name):
+    state = small().state_dict()
+    torch.save({"epoch": 3, name: state, "best": 0.5}, tmp_path / "c.pt")
+    assert read_weights(tmp_path / "c.pt").keys() == state.keys()
+    assert name in capsys.readouterr().out
+
+
+def test_the_likelier_of_two_is_taken_and_the_other_named(tmp_path, capsys):
+    torch.save({"ema": {"a": torch.zeros(1)}, "state_dict": {"a": torch.ones(1)}}, tmp_path / "c.pt")
+    assert read_weights(tmp_path / "c.pt")["a"] == 1
+    assert "not: ema" in capsys.readouterr().out
+
+
+class Evil:
+    def __reduce__(self):
+        return (open, (EVIL_PATH, "w"))
+
+
+EVIL_PATH = ""
+
+
+def test_code_in_weights_is_not_executed(tmp_path, monkeypatch):
+    target = tmp_path / "executed"
+    monkeypatch.setitem(globals(), "EVIL_PATH", str(target))
+    torch.save({"state_dict": Evil()}, tmp_path / "evil.pt")
+    with pytest.raises(RunError, match="without executing code") as caught:
+        read_weights(tmp_path / "evil.pt")
+    assert not target.exists()
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["damaged.pt", "damaged.safetensors"])
+def test_damaged_files_are_named(tmp_path, name):
+    (tmp_path / name).write_bytes(b"nothing of the kind")
+    with pytest.raises(RunError, match=name):
+        read_weights(tmp_path / name)
+
+
+def test_files_without_a_state_dict_are_named(tmp_path):
+    torch.save([1, 2], tmp_path / "w.pt")
+    with pytest.raises(RunError, match="no state dict"):
+        read_weights(tmp_path / "w.pt")
+
+
+def test_safetensors_by_position_with_a_model(tmp_path, zoo):
+    from safetensors.torch import save_file
+
+    save_file({"weight": torch.ones(3, 2), "bias": torch.zeros(3)}, tmp_path / "w.safetensors")
+    model, *_ = named_network(options(tmp_path / "w.safetensors", "--model", "zoo:own", "--data", "three-blobs"))
+    assert torch.equal(model.weight, torch.ones(3, 2))
+    with pytest.raises(RunError, match="--model"):
+        named_network(options(tmp_path / "w.safetensors"))
+
+
+# Runs and examples
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("networks") / "run"
+    words = ["--data.name", "three-blobs", "--model.name", "mlp", "--train.epochs", "2", "--train.batch_size", "256"]
+    words += ["--data.crop", "0", "--eval.steps", "2", "--train.loggers", "csv", "--train.device", "cpu"]
+    assert main(["train", "fashion-mini-cnn-at", *words, "--out", str(folder), "--quiet"]) == 0
+    return folder
+
+
+def test_a_run_on_data_of_other_classes_is_explained(run):
+    with pytest.raises(RunError, match="of a network for 3 classes, the data has 2"):
+        named_network(options(run, "--data", "moons"))
+
+
+def test_the_recorded_accuracy_is_that_of_the_best_checkpoint_on_its_own_data(run):
+    data = load("three-blobs")
+    model, *_ = named_network(options(run))
+    x, y, _ = named_examples(data, None, 0, CPU)
+    with torch.no_grad():
+        accuracy = (model(x).argmax(1) == y).float().mean().item()
+    assert recorded_accuracy(run, data) == pytest.approx(accuracy)
+    assert recorded_accuracy(run, load("moons")) is None
+    assert recorded_accuracy(None, data) is None
+    best = named_network(options(run))
+    others = [path for path in (run / "checkpoints").iterdir() if path.is_dir()]
+    known = [recorded_accuracy(path, data) for path in others]
+    assert sum(value is not None for value in known) == 1
+    assert best[3] == run
+
+
+def test_examples_are_spread_over_the_set_and_the_same_for_a_seed():
+    rows = sample(1000, 50, 3)
+    assert np.array_equal(rows, sample(1000, 50, 3))
+    assert not np.array_equal(rows, sample(1000, 50, 4))
+    assert np.array_equal(rows, np.unique(rows))
+    assert rows.max() > 800
+    assert set(rows) <= set(sample(1000, 200, 3))
+    assert np.array_equal(sample(7, None, 0), np.arange(7))
+    assert np.array_equal(sample(7, 99, 0), np.arange(7))
+    with pytest.raises(ValueError, match="--count"):
+        sample(7, 0, 0)
+
+
+def test_named_examples_are_those_of_their_places():
+    data = load("fashion-mini")
+    x, y, rows = named_examples(data, 30, 1, CPU)
+    assert np.array_equal(y.numpy(), data.test.labels[rows])
+    assert torch.equal((x * 255).round().to(torch.uint8), torch.from_numpy(np.array(data.test.images[rows])))

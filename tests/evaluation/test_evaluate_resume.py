@@ -1,0 +1,187 @@
+"""Killed at any time, an evaluation goes on where it was: with a real process, really killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from evaluate_cases import Mlp, examples, short
+
+import dyart
+from dyart.evaluation.journal import FILE, FINISHED, Journal, JournalError
+
+RADII = [0.02, 0.05, 0.1]
+SEARCH = {"steps": 5, "restarts": 1}
+
+SCRIPT = """
+import sys
+import torch
+torch.set_num_threads(1)
+sys.path.insert(0, {tests!r})
+from evaluate_cases import Mlp, examples
+import dyart
+from dyart.evaluation import standard
+standard.STEPS = 5
+model = Mlp()
+inputs, labels = examples(model, count=60)
+print("begun", flush=True)
+dyart.evaluate(model, inputs, labels, {radii!r}, "apgd", batch_size=20, preflight=False, folder={folder!r}, **{search})
+print("ended", flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
+    short(monkeypatch, steps=5)
+
+
+def evaluated(folder=None, model=None, **options):
+    model = Mlp() if model is None else model
+    inputs, labels = examples(Mlp(), count=60)
+    settings = {"radii": RADII, "attack": "apgd", "batch_size": 20, "preflight": False} | SEARCH | options
+    return dyart.evaluate(model, inputs, labels, folder=folder, **settings)
+
+
+def same(one, other):
+    for name, distances in one.verdicts.distance.items():
+        assert np.array_equal(distances, other.verdicts.distance[name])
+        assert np.array_equal(one.verdicts.status[name], other.verdicts.status[name])
+    for column, values in one.per_example.items():
+        assert np.array_equal(values, other.per_example[column], equal_nan=values.dtype.kind == "f")
+    for name, cost in one.costs.items():
+        assert cost["forward"] == other.costs[name]["forward"]
+        assert cost["backward"] == other.costs[name]["backward"]
+    assert one.robust_accuracy == other.robust_accuracy
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / FILE).read_text().splitlines() if line.endswith("}")]
+
+
+def test_a_killed_process_is_gone_on_with_and_ends_the_same(tmp_path):
+    whole = evaluated(tmp_path / "whole")
+    steps = len(lines(tmp_path / "whole"))
+    folder = tmp_path / "killed"
+    script = SCRIPT.format(tests=str(Path(__file__).parent), radii=RADII, folder=str(folder), search=SEARCH)
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        path, until = folder / FILE, time.monotonic() + 60
+        while time.monotonic() < until and process.poll() is None:
+            if path.is_file() and path.read_bytes().count(b"\n") > steps // 2:
+                break
+            time.sleep(0.002)
+        os.kill(process.pid, signal.SIGKILL)
+    finally:
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, "it was killed, it did not end"
+    assert "begun" in out
+    assert "ended" not in out
+    done = (folder / FILE).read_bytes().count(b"\n")
+    assert steps // 2 < done < steps, "in the middle of the run"
+    assert not (folder / "evaluation.json").exists()
+
+    model = Mlp()
+    resumed = evaluated(folder, model)
+    same(whole, resumed)
+    assert 0 < model.forwards < sum(cost["forward"] for cost in whole.costs.values()), "it did not begin anew"
+    assert lines(folder)[-1] == FINISHED
+    assert {"evaluation.json", "evaluation.npz", "per_example.csv"} <= {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("cut", [1, 5, 2000])
+def test_a_torn_line_is_done_again(tmp_path, cut):
+    whole = evaluated(tmp_path)
+    path = tmp_path / FILE
+    content = path.read_bytes().removesuffix(json.dumps(FINISHED).encode() + b"\n")
+    path.write_bytes(content[:-cut])
+    same(whole, evaluated(tmp_path))
+    assert lines(tmp_path)[-1] == FINISHED
+
+
+def test_stopped_by_an_error_it_goes_on_too(tmp_path):
+    class Failing(Mlp):
+        left = 4000
+
+        def forward(self, x):
+            self.left -= len(x)
+            if self.left < 0:
+                raise RuntimeError("out of memory")
+            return super().forward(x)
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        evaluated(tmp_path, Failing())
+    begun = len(lines(tmp_path))
+    assert begun > 3
+    same(evaluated(), evaluated(tmp_path))
+
+
+def test_a_finished_evaluation_is_not_repeated(tmp_path):
+    first = evaluated(tmp_path)
+    model = Mlp()
+    same(first, evaluated(tmp_path, model))
+    assert model.forwards == 0
+
+
+def test_fresh_begins_anew(tmp_path):
+    evaluated(tmp_path, attack="pgd")
+    model = Mlp()
+    evaluated(tmp_path, model, attack="pgd", fresh=True)
+    assert model.forwards > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"radii": [0.02, 0.05]}, "radii"),
+        ({"seed": 1}, "seed"),
+        ({"steps": 7}, "steps"),
+        ({"batch_size": 16}, "batch_size"),
+        ({"model": Mlp(seed=1)}, "model"),
+    ],
+)
+def test_another_evaluation_does_not_go_on_with_an_unfinished_one(tmp_path, options, named):
+    evaluated(tmp_path, attack="pgd")
+    path = tmp_path / FILE
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(JournalError, match=rf"{named} .*--fresh"):
+        evaluated(tmp_path, attack="pgd", **options)
+    assert len(lines(tmp_path)) > 3, "what is there stays"
+    evaluated(tmp_path, attack="pgd", **options, fresh=True)
+
+
+def test_a_finished_one_of_something_else_is_replaced(tmp_path):
+    evaluated(tmp_path, attack="pgd")
+    other = evaluated(tmp_path, attack="pgd", seed=1)
+    assert lines(tmp_path)[0]["seed"] == 1
+    same(other, evaluated(None, attack="pgd", seed=1))
+
+
+def test_a_journal_that_does_not_fit_says_so(tmp_path):
+    journal = Journal(tmp_path, {"seed": 0})
+    journal.step({"attack": "pgd", "rows": [0]}, lambda: {})
+    journal.close()
+    again = Journal(tmp_path, {"seed": 0})
+    with pytest.raises(JournalError, match="'pgd' where 'square'"):
+        again.step({"attack": "square", "rows": [0]}, lambda: {})
+    again.close()
+
+
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    evaluated(attack="margins")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_random_state_of_the_process_does_not_matter_for_what_is_resumed(tmp_path):
+    whole = evaluated(tmp_path)
+    path = tmp_path / FILE
+    kept = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(kept[: len(kept) // 3]))
+    torch.manual_seed(123)
+    same(whole, evaluated(tmp_path))

@@ -1,0 +1,212 @@
+"""What counts as an adversarial example: verified on the user's model, at its own distance; and what is left alone."""
+
+import numpy as np
+import pytest
+import torch
+from evaluate_cases import Mlp, examples, linear, radii_between, short, true_margins
+from torch import nn
+
+import dyart
+from dyart.evaluation import runner as runner_module
+from dyart.evaluation.preflight import PreflightError
+from dyart.evaluation.verdicts import Status, slack
+
+RADII = [0.02, 0.05, 0.1]
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
+    short(monkeypatch)
+
+
+def with_points(monkeypatch, make):
+    """Evaluate a linear model under an attack that returns what ``make`` does, at each of three radii."""
+    model = linear(2)
+    inputs, labels = examples(model, wrong=0)
+    margins = true_margins(model, inputs, labels, "linf")
+    direction = torch.sign(model.weight[1 - labels] - model.weight[labels]).detach()
+    monkeypatch.setattr(
+        runner_module,
+        "attacked",
+        lambda name, view, x, y, radius, **_: make(x, y, float(radius[0]), direction, margins),
+    )
+    return dyart.evaluate(model, inputs, labels, RADII, "pgd", batch_size=64), margins
+
+
+def across(x, direction, distance):
+    return x + torch.as_tensor(distance, dtype=x.dtype)[:, None] * direction
+
+
+def test_points_beyond_the_radius_do_not_count_at_it_but_at_larger_ones(monkeypatch):
+    # Whatever the radius, the point lies just across the boundary.
+    result, margins = with_points(monkeypatch, lambda x, y, r, d, m: across(x, d[: len(x)], m[: len(x)] * 1.001 + 1e-5))
+    assert list(result.robust_accuracy.values()) == [float((margins * 1.001 + 1e-5 > r).mean()) for r in RADII]
+    status = result.verdicts.status["pgd"]
+    assert np.array_equal(status[:, 0] == Status.BROKEN, margins * 1.001 + 1e-5 <= RADII[0])
+
+
+def test_points_that_do_not_fool_the_model_do_not_count(monkeypatch):
+    result, _ = with_points(
+        monkeypatch, lambda x, y, r, d, m: across(x, d[: len(x)], np.minimum(m[: len(x)], r) * 0.99)
+    )
+    assert list(result.robust_accuracy.values()) == [1.0, 1.0, 1.0]
+
+
+def test_points_outside_the_box_or_not_finite_do_not_count(monkeypatch):
+    def outside(x, y, r, d, m):
+        points = x + 0.9 * d[: len(x)]
+        return torch.where(points < 0, torch.nan, points)
+
+    result, _ = with_points(monkeypatch, outside)
+    assert list(result.robust_accuracy.values()) == [1.0, 1.0, 1.0]
+
+
+def test_a_point_counts_at_every_radius_from_its_own_distance_on(monkeypatch):
+    calls = []
+
+    def once(x, y, r, d, m):
+        calls.append(len(x))
+        return across(x, d[: len(x)], m[: len(x)] * 1.001 + 1e-5) if len(calls) == 1 else x
+
+    # All are found at the smallest radius: those that lie within the others are not attacked again.
+    result, margins = with_points(monkeypatch, once)
+    left = [int((margins * 1.001 + 1e-5 > r).sum()) for r in RADII]
+    assert list(result.robust_accuracy.values()) == [count / 30 for count in left]
+    assert calls == [30, *left[1:]]
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_a_radius_has_room_for_rounding_and_no_more(norm):
+    features, radius = 3072, 8 / 255
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(200, features, generator=generator)
+    step = torch.randn(200, features, generator=generator)
+    order = {"linf": torch.inf, "l2": 2, "l1": 1}[norm]
+    step *= radius / torch.linalg.vector_norm(step, ord=order, dim=1, keepdim=True)
+    rounded = torch.linalg.vector_norm((x + step).double() - x.double(), ord=order, dim=1).numpy()
+    room = slack([radius], norm, features)[0]
+    assert (rounded > radius).any(), "rounding does push points beyond the radius"
+    assert (rounded <= radius + room).all()
+    assert room < {"linf": 1e-4, "l2": 1e-3, "l1": 2e-2}[norm] * radius
+
+
+class Rough(Mlp):
+    """Rounds to 16 bit where autocast asks for it, by itself: not every processor can."""
+
+    def forward(self, x):
+        if not torch.is_autocast_enabled("cpu"):
+            return super().forward(x)
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(x.bfloat16().float()).bfloat16()
+
+
+def test_attacks_in_16_bit_are_verified_in_32_and_tried_again():
+    model = Rough()
+    inputs, labels = examples(model)
+    exact = dyart.evaluate(model, inputs, labels, RADII, "apgd", precision="ieee")
+    rough = dyart.evaluate(model, inputs, labels, RADII, "apgd", precision="bf16")
+    assert rough.view["precision"] == "bf16"
+    assert exact.view["precision"] == "ieee"
+    # Both end on the same model: what differs by 16 bit is searched again in 32.
+    assert (
+        np.abs(np.subtract(list(exact.robust_accuracy.values()), list(rough.robust_accuracy.values()))).max() <= 1 / 30
+    )
+    both = np.isfinite(exact.verdicts.margin) & np.isfinite(rough.verdicts.margin)
+    assert both.sum() >= 26
+    assert np.median(rough.verdicts.margin[both] / exact.verdicts.margin[both]) == pytest.approx(1, abs=0.01)
+
+
+def test_success_on_a_view_that_the_model_does_not_confirm_is_searched_on_the_model(monkeypatch):
+    model = linear(2)
+    inputs, labels = examples(model, wrong=0)
+    margins = true_margins(model, inputs, labels, "linf")
+    direction = torch.sign(model.weight[1 - labels] - model.weight[labels]).detach()
+    seen = []
+
+    def attacked(name, view, x, y, radius, **_):
+        seen.append((view.precision, len(x)))
+        # Half way to the boundary, where the view below is fooled already; all the way on the model itself.
+        share = 0.5 if view.precision == "bf16" else 1.001
+        return across(x, direction[: len(x)], np.minimum(margins[: len(x)] * share + 1e-5, float(radius[0])))
+
+    class Shifted(nn.Module):
+        def forward(self, x):
+            logits = nn.functional.linear(x, model.weight, model.bias)
+            if torch.is_autocast_enabled("cpu"):  # the view: the other class seems always larger
+                return -logits
+            return logits
+
+    monkeypatch.setattr(runner_module, "attacked", attacked)
+    result = dyart.evaluate(Shifted(), inputs, labels, [1 / 3], "pgd", precision="bf16", batch_size=64, preflight=False)
+    assert seen == [("bf16", 30), ("ieee", 30)]
+    assert list(result.robust_accuracy.values()) == [0.0]
+
+
+def test_the_model_is_left_as_it_was():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 4))
+    model(torch.rand(64, 8))
+    model.train()
+    model[3].eval()
+    model[0].weight.grad = torch.ones_like(model[0].weight)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    inputs = torch.rand(12, 8)
+    labels = model.eval()(inputs).argmax(dim=1)
+    model.train()
+    model[3].eval()
+    before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    result = dyart.evaluate(model, inputs, labels, RADII, "apgd")
+    assert result.clean_accuracy == 1.0, "evaluated in eval mode"
+    assert any("train" in finding.message for finding in result.findings)
+    assert [module.training for module in model] == [True, True, True, False, True]
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert torch.equal(model[0].weight.grad, torch.ones_like(model[0].weight))
+    assert model[4].weight.grad is None
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert torch.equal(torch.get_rng_state(), before)
+    assert np.array_equal(np.random.get_state()[1], numpy_before)
+
+
+def test_the_same_seed_gives_the_same_verdicts_whatever_was_drawn_before():
+    model = Mlp()
+    inputs, labels = examples(model)
+    first = dyart.evaluate(model, inputs, labels, RADII, "autoattack")
+    torch.rand(17)
+    second = dyart.evaluate(model, inputs, labels, RADII, "autoattack")
+    for name, distances in first.verdicts.distance.items():
+        assert np.array_equal(distances, second.verdicts.distance[name])
+
+
+def test_nothing_is_printed(capfd, caplog):
+    model = Mlp()
+    inputs, labels = examples(model)
+    dyart.evaluate(model, inputs, labels, RADII, "autoattack")
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
+
+
+def test_a_fatal_finding_stops_before_any_attack():
+    model = linear(4)
+    inputs, labels = examples(model)
+    with pytest.raises(PreflightError):
+        dyart.evaluate(model, 255 * inputs, labels, RADII, "pgd")
+
+
+def test_examples_outside_the_box_stop_an_evaluation_without_preflight():
+    model = linear(4)
+    inputs, labels = examples(model)
+    inputs[7, 3] = 1.5
+    with pytest.raises(ValueError, match=r"1\.5"):
+        dyart.evaluate(model, inputs, labels, RADII, "pgd", preflight=False)
+
+
+def test_a_model_that_cannot_be_differentiated_says_so():
+    layer = linear(4)
+    inputs, labels = examples(layer)
+    with pytest.raises(ValueError, match="differentiable"):
+        dyart.evaluate(lambda x: layer(x.detach()), inputs, labels, RADII, "pgd", preflight=False)
+
+
+def test_radii_between_is_sound():
+    margins = np.asarray([0.0, 0.1, 0.2, 0.3, 0.5, 0.6, 0.9])
+    assert all(np.abs(margins - radius).min() > 0.01 for radius in radii_between(margins, 2))

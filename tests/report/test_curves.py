@@ -1,0 +1,84 @@
+"""Curves of whole trainings."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dyart.report.curves import read_run, read_table, smoothed, training_curves, write_curves
+
+EPOCHS = [
+    {"kind": "step", "step": 5, "loss": 1.0},
+    {"kind": "epoch", "epoch": 1, "step": 10, "accuracy": 0.5, "val_clean": 0.6, "val_robust": 0.3},
+    {"kind": "epoch", "epoch": 2, "step": 20, "accuracy": 0.7},
+    {"kind": "epoch", "epoch": 3, "step": 30, "accuracy": 0.8, "val_clean": 0.7, "val_robust": 0.4},
+]
+WATCHED = [{"step": step, "negative_share": share} for step, share in ((1, 0.4), (11, None), (21, 0.2))]
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in EPOCHS))
+    (tmp_path / "monitor.jsonl").write_text("".join(json.dumps(record) + "\n" for record in WATCHED))
+    return tmp_path
+
+
+def test_a_runs_curves_leave_out_what_was_not_measured(run):
+    curves = read_run(run)
+    assert set(curves) == {"clean", "robust", "train_clean", "negative_share"}
+    assert [values.tolist() for values in curves["clean"]] == [[10, 30], [0.6, 0.7]]
+    assert [values.tolist() for values in curves["train_clean"]] == [[10, 20, 30], [0.5, 0.7, 0.8]]
+    assert [values.tolist() for values in curves["negative_share"]] == [[1, 21], [0.4, 0.2]]
+
+
+def test_a_folder_without_epochs_is_no_run(tmp_path):
+    with pytest.raises(ValueError, match=r"no epochs in metrics\.jsonl"):
+        read_run(tmp_path)
+
+
+def test_published_curves_come_from_a_table(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("iteration,AT,DyART\n100,0.3,0.2\n150,0.25,0.1\n")
+    curves = read_table(path, {"negative_share": "DyART"})
+    assert [values.tolist() for values in curves["negative_share"]] == [[100, 150], [0.2, 0.1]]
+    with pytest.raises(ValueError, match=r"\['TRADES'\] is missing"):
+        read_table(path, {"negative_share": "TRADES"})
+
+
+def test_smoothing_keeps_the_mean_of_neighbours_and_the_ends():
+    assert smoothed(np.array([0.0, 3.0, 0.0, 3.0, 0.0]), 3) == pytest.approx([1.5, 1.0, 2.0, 1.0, 1.5])
+    assert smoothed(np.array([1.0, 2.0]), 1).tolist() == [1.0, 2.0]
+    assert smoothed(np.array([1.0, 3.0]), 99) == pytest.approx([2.0, 2.0])
+    assert len(smoothed(np.zeros(0), 3)) == 0
+    with pytest.raises(ValueError, match="at least 1"):
+        smoothed(np.ones(3), 0)
+
+
+def test_a_panel_per_training_and_one_for_the_shares(run, tmp_path):
+    curves = read_run(run)
+    figure = training_curves({"ours": {"AT": curves, "DyART": curves}, "theirs": {"AT": curves, "DyART": curves}}, 3)
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    assert titles[:3] == ["AT (ours)", "DyART (ours)", "negative speed (ours)"]
+    assert len(figure.axes) == 6
+    assert len([line for line in figure.axes[3].lines if len(line.get_xdata())]) == 3
+    assert len(figure.axes[2].lines) == 4  # raw and smooth of both
+    assert figure.axes[0].get_ylabel() == "accuracy"
+    assert figure.axes[5].get_xlabel() == "step"
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == ["clean, held out", "clean, training", "robust, held out", "robust, training"]
+
+
+def test_a_run_that_nobody_watched_has_no_panel_of_shares(run):
+    (run / "monitor.jsonl").unlink()
+    figure = training_curves({"": {"AT": read_run(run)}})
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["AT"]
+
+
+def test_files_are_written(run, tmp_path):
+    files = write_curves({"": {"AT": read_run(run)}}, tmp_path / "new" / "curves")
+    assert all(path.stat().st_size > 2000 for path in files)
+
+
+def test_nothing_to_draw_is_an_error():
+    with pytest.raises(ValueError, match="at least one training"):
+        training_curves({})

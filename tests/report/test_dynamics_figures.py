@@ -1,0 +1,130 @@
+"""The figures of measured dynamics: what is in them, not what they look like."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dyart.attacks.radius import Radius
+from dyart.dynamics.shares import margin_edges
+from dyart.report import style
+from dyart.report.bars import speed_bars, write_bars
+from dyart.report.scatter import Cloud, margin_speed_scatter, scaled, write_scatter
+
+MARGIN = np.array([0.01, 0.02, 0.03, 0.06, 0.09, 0.3] * 20)
+AT = Cloud(MARGIN, np.array([-4.0, 2.0, 1.0, -1.0, 1.0, 1.0] * 20))
+DYART = Cloud(MARGIN, np.array([1.0, 2.0, 1.0, -1.0, 1.0, -8.0] * 20))
+PANELS = {"natural": {"at": AT, "dyart": DYART}, "robust": {"at": AT, "dyart": DYART}}
+
+
+def dots(axis) -> np.ndarray:
+    return np.concatenate([collection.get_offsets() for collection in axis.collections])
+
+
+def test_a_panel_per_model_and_method_with_every_example_in_it():
+    figure = margin_speed_scatter(PANELS, 0.1)
+    assert len(figure.axes) == 4
+    for axis in figure.axes:
+        assert len(dots(axis)) == len(MARGIN)
+    assert figure.axes[0].get_title(loc="left") == "AT on natural"
+    assert figure.axes[3].get_title(loc="left") == "DyART on robust"
+    assert figure.axes[2].get_xlabel() == "margin"
+    assert figure.axes[0].get_ylabel() == "speed (largest = 1)"
+
+
+def test_speeds_are_scaled_to_one_and_signs_coloured():
+    axis = margin_speed_scatter({"": {"at": AT}}, 0.1).axes[0]
+    assert np.abs(dots(axis)[:, 1]).max() == 1.0
+    away, towards = axis.collections
+    assert (away.get_offsets()[:, 1] >= 0).all()
+    assert (towards.get_offsets()[:, 1] < 0).all()
+    assert len(towards.get_offsets()) == 40
+    assert scaled(np.array([2.0, -4.0])).tolist() == [0.5, -1.0]
+    assert scaled(np.zeros(2)).tolist() == [0.0, 0.0]
+
+
+def test_the_share_below_the_radius_is_written_above():
+    axis = margin_speed_scatter({"": {"at": AT}}, Radius("8/255")).axes[0]
+    assert "33.3 % negative below 8/255" in [text.get_text() for text in axis.texts]
+    low, high = axis.get_ylim()
+    assert low < -1 < 1 < high
+    assert any(line.get_xdata()[0] == pytest.approx(8 / 255) for line in axis.lines if len(set(line.get_xdata())) == 1)
+
+
+def test_different_methods_per_model_cannot_be_drawn_as_a_grid():
+    with pytest.raises(ValueError, match="same methods for every model"):
+        margin_speed_scatter({"a": {"at": AT}, "b": {"dyart": DYART}}, 0.1)
+    with pytest.raises(ValueError, match="at least one model"):
+        margin_speed_scatter({}, 0.1)
+
+
+def test_an_empty_cloud_is_drawn_as_nothing():
+    nothing = Cloud(np.zeros(0), np.zeros(0))
+    axis = margin_speed_scatter({"": {"at": nothing}}, 0.1).axes[0]
+    assert "none below 0.1" in [text.get_text() for text in axis.texts]
+    assert len(speed_bars({"": {"at": nothing}}, margin_edges(0.1)).axes) == 1
+
+
+def test_bars_show_positive_shares_upwards_and_negative_ones_downwards():
+    figure = speed_bars(PANELS, margin_edges(0.1))
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["natural", "robust"]
+    positive, negative = figure.axes[0].containers[:2]  # of AT
+    assert [bar.get_height() for bar in positive] == pytest.approx([2 / 6, 1 / 6, 0, 0, 1 / 6])
+    assert [bar.get_height() for bar in negative] == pytest.approx([-1 / 6, -1 / 6, 0, 0, 0])
+    heights = sum(abs(bar.get_height()) for container in figure.axes[0].containers[2:] for bar in container)
+    assert heights == pytest.approx(1.0)  # DyART's, of all examples
+
+
+def test_bars_are_labelled_by_interval_and_share():
+    axis = speed_bars({"": {"at": AT}}, margin_edges(0.1)).axes[0]
+    labels = [label.get_text().replace("\N{EN DASH}", " to ") for label in axis.get_xticklabels()]
+    assert labels == ["0 to 0.05", "0.05 to 0.1", "0.1 to 0.15", "0.15 to 0.2", "> 0.2"]
+    assert [text.get_text() for text in axis.texts] == ["33%", "50%", "0%"]  # none where there are no examples
+    in_255 = speed_bars({"": {"at": AT}}, margin_edges(8 / 255), "/255").axes[0]
+    assert in_255.get_xticklabels()[1].get_text() == "4\N{EN DASH}8"
+    assert in_255.get_xlabel() == "margin in 1/255"
+
+
+def test_a_share_of_few_examples_is_not_written():
+    few = Cloud(np.array([0.01] * 19 + [0.06] * 20), np.ones(39))
+    axis = speed_bars({"": {"at": few}}, margin_edges(0.1)).axes[0]
+    assert [text.get_text() for text in axis.texts] == ["0%"]
+
+
+def test_methods_keep_their_colours_and_differ():
+    assert style.method_colours(["dyart", "at"])["at"] == style.method_colours(["at"])["at"]
+    many = style.method_colours(["at", "dyart", "mine:A", "mine:B", "trades"])
+    assert len(set(many.values())) == 5
+
+
+@pytest.mark.parametrize("draw", ["scatter", "bars"])
+def test_three_files_are_written_and_are_the_same_again(tmp_path, draw):
+    def written(name: str):
+        path = tmp_path / name / "figure.png"
+        return write_scatter(PANELS, 0.1, path) if draw == "scatter" else write_bars(PANELS, margin_edges(0.1), path)
+
+    first, second = written("a"), written("b")
+    assert [path.suffix for path in first] == [".pdf", ".svg", ".png"]
+    for one, two in zip(first, second, strict=True):
+        assert one.stat().st_size > 2000
+        assert one.read_bytes() == two.read_bytes(), one.suffix
+
+
+def test_text_in_files_can_be_searched(tmp_path):
+    svg = write_bars(PANELS, margin_edges(0.1), tmp_path / "figure")[1].read_text()
+    assert "partially" not in svg
+    assert ">natural<" in svg
+    assert ">DyART<" in svg
+
+
+def test_drawing_changes_no_global_settings():
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    speed_bars(PANELS, margin_edges(0.1))
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_edges_may_be_open():
+    assert math.isinf(margin_edges(0.1)[-1])
+    assert sum(abs(bar.get_height()) for bar in speed_bars({"": {"at": AT}}, [0, math.inf]).axes[0].patches) == 1.0

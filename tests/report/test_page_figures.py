@@ -1,0 +1,138 @@
+"""What the page's plots show, in numbers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from page_cases import EXAMPLES, evaluation, write_run
+
+from dyart.attacks.radius import Radius
+from dyart.evaluation.intervals import wilson
+from dyart.report.page import curves, figures, motion
+from dyart.report.page.colours import COLOURS, slots
+from dyart.report.page.files import read_accuracy
+from dyart.report.page.run import read_runs
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return read_runs([write_run(folder / name, name, seed) for seed, name in enumerate(("at", "dyart"))])
+
+
+def test_accuracy_has_clean_at_zero_and_intervals_as_measured(runs):
+    shown = figures.accuracy(runs)
+    traces = [trace for trace in shown["data"] if "error_y" in trace]
+    assert [trace["x"] for trace in traces] == [[0.0, 0.05, 0.1]] * 2
+    assert traces[1]["y"] == pytest.approx([0.8, 0.7, 0.59])
+    assert traces[0]["error_y"]["array"] == pytest.approx([0.05, 0.06, 0.05])
+    assert traces[0]["error_y"]["arrayminus"] == pytest.approx([0.06, 0.07, 0.1])
+    assert "at: clean 80.0\u00a0%" in shown["alt"]
+
+
+def test_accuracy_by_margins_counts_examples_beyond_the_radius(runs):
+    thin = next(trace for trace in figures.accuracy(runs)["data"] if "error_y" not in trace)
+    margin = runs[0].margins["margin"]
+    for radius, share in zip(thin["x"], thin["y"], strict=True):
+        assert share == pytest.approx(np.sum(margin > radius) / EXAMPLES), "wrong examples have no margin and count"
+
+
+def test_intervals_that_a_file_lacks_are_wilsons(tmp_path):
+    import json
+
+    content = evaluation()
+    del content["intervals"]
+    path = tmp_path / "evaluation.json"
+    path.write_text(json.dumps(content | {"robust": {"8/255": 0.25}}))
+    read = read_accuracy(path)
+    share = read.robust[Radius("8/255")]
+    assert (share.low, share.high) == wilson(50, 200)
+    assert [str(radius) for radius in read.robust] == ["8/255"]
+
+
+def test_the_histogram_has_every_correct_example_once(runs):
+    for run, trace in zip(runs, figures.histogram(runs)["data"], strict=True):
+        correct = np.mean(run.margins["inside"])
+        assert sum(trace["y"][::2]) == pytest.approx(correct)
+        assert len(trace["x"]) == len(trace["y"]) == 2 * figures.BINS
+
+
+def test_without_a_finite_margin_there_is_no_distribution(runs, tmp_path):
+    folder = write_run(tmp_path / "run")
+    lines = (folder / "margins.csv").read_text().splitlines()
+    (folder / "margins.csv").write_text("\n".join([lines[0], "0,1,0,1,1,0,nan,word"]))
+    run = read_runs([folder])[0]
+    assert figures.histogram([run]) is None
+    assert figures.median_margin(run) is None
+    assert figures.median_margin(runs[0]) == pytest.approx(np.nanmedian(runs[0].margins["margin"]))
+
+
+def test_an_evaluations_examples_stand_in_for_margins(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (folder / "margins.csv").unlink()
+    (folder / "per_example.csv").write_text("index,label,correct,margin,0.1\n0,1,1,0.2,resists\n1,1,0,,wrong\n")
+    assert figures.distances(read_runs([folder])[0]).tolist() == [0.2, 0.0]
+
+
+def test_curves_run_over_epochs_with_steps_between(runs):
+    x, y = curves.series(runs[1].metrics, "loss")
+    assert x == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]
+    assert y[-1] == pytest.approx(1.5)
+    assert curves.series(runs[1].metrics, "val_robust")[0] == [1.0, 2.0, 3.0, 4.0]
+    best = [trace for trace in curves.validation(runs)["data"] if trace["mode"] == "markers"]
+    assert [trace["x"] for trace in best] == [[3], [3]]
+    assert list(curves.others(runs)) == ["extra"]
+
+
+def test_long_curves_are_thinned_and_keep_their_end():
+    records = [{"kind": "epoch", "epoch": n, "step": n, "loss": 1 / n} for n in range(1, 5001)]
+    x, _ = curves.series(records, "loss")
+    assert len(x) <= figures.MOST_POINTS
+    assert x[-1] == 5000
+
+
+def test_the_scatter_has_locally_optimal_points_by_margin(runs):
+    points = motion.points(runs[0])
+    assert len(points["margin"]) == EXAMPLES - 1
+    assert points["margin"] == sorted(points["margin"])
+    assert 3 * (EXAMPLES - 1) not in points["index"]
+    assert points["examples"] == 70
+    table = runs[0].dynamics
+    row = list(table["index"]).index(points["index"][5])
+    method = next(entry for entry in points["methods"] if entry["key"] == "dyart")
+    assert method["speed"][5] == table["speed_dyart"][row]
+    assert np.mean(np.abs(method["speed"]) <= method["scale"]) == pytest.approx(0.98, abs=0.02)
+    assert points["classes"] == {0: "T-shirt/top", 1: "Trouser"}
+
+
+def test_bars_leave_an_interval_without_examples_empty(runs):
+    from dyart.report.page.markup import script_json
+
+    first = motion.bars(runs[0])["data"][0]
+    assert first["y"][0] == 0.3
+    assert np.isnan(first["y"][1])
+    assert '"y":[0.3,null]' in script_json(first)
+    assert first["error_y"]["array"][0] == pytest.approx(0.3)
+
+
+def test_the_fan_and_the_correlation_come_from_the_monitor(runs):
+    shown = motion.fan(runs[0])
+    assert shown["data"][-1]["x"] == [10.0, 20.0, 30.0, 40.0]
+    assert shown["data"][-1]["y"][-1] == pytest.approx(0.14)
+    assert motion.negative(runs[0])["data"][0]["y"] == [0.3] * 4
+
+
+def test_the_running_mean_is_centred(runs):
+    steps, shares = np.arange(10.0, 80.0, 10.0), np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
+    watched = replace(runs[0], monitor=runs[0].monitor | {"step": steps, "negative_share": shares})
+    raw, smooth = motion.negative(watched)["data"]
+    assert raw["y"] == shares.tolist()
+    assert smooth["x"] == [30.0, 40.0, 50.0]
+    assert smooth["y"] == pytest.approx([0.3, 0.4, 0.5])
+
+
+def test_methods_keep_the_colours_of_the_printed_figures():
+    assert slots(["at", "dyart", "natural"]) == ["orange", "blue", "grey"]
+    assert slots(["mine:Method", "dyart"]) == ["orange", "blue"], "the first free one that no other wants"
+    assert len(set(slots(["at"] * len(COLOURS)))) == len(COLOURS)
+    assert len(slots(["at"] * 20)) == 20

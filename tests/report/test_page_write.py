@@ -1,0 +1,199 @@
+"""The page as a file: whole, self-contained, small enough, and honest about what is missing."""
+
+import html.parser
+import json
+import re
+import sys
+
+import pytest
+from page_cases import HOSTILE, write_run
+
+from dyart.cli import main
+from dyart.engine.run import RunError
+from dyart.report.page import write, write_page
+from dyart.report.page.run import class_names, read_runs, short_names
+
+
+class Outline(html.parser.HTMLParser):
+    """What a browser would make of a page: elements with their attributes, and the text outside of scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.inside = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self.inside = tag
+
+    def handle_data(self, data):
+        if self.inside not in ("script", "style"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def content(page: str) -> dict:
+    """Return the data inside a page."""
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return [write_run(folder / name, name, seed) for seed, name in enumerate(("at", "dyart"))]
+
+
+def test_one_file_without_anything_from_outside(two):
+    path = write_page(two)
+    assert path == two[0].parent / "report.html"
+    page = path.read_text(encoding="utf-8")
+    assert len(page.encode()) < 8_000_000
+    outline = Outline(page)
+    links = [attributes[key] for _, attributes in outline.elements for key in ("src", "href") if key in attributes]
+    assert links
+    assert all(link.startswith(("#", "data:")) for link in links)
+    assert [tag for tag, _ in outline.elements].count("script") == 3
+
+
+def test_a_single_run_has_its_page_in_its_folder_and_no_switch(two):
+    path = write_page(two[:1])
+    assert path == two[0] / "report.html"
+    assert 'id="switch"' not in path.read_text(encoding="utf-8")
+
+
+def test_it_says_what_was_trained_and_what_came_out(two):
+    text = Outline(write_page(two).read_text(encoding="utf-8")).text
+    assert "AT learns from images moved by up to 0.1 (L∞, 10 steps of PGD) so that the loss rises." in text
+    assert "pushes the boundary away where the margin is below 0.2" in text
+    assert "Network cnn, BatchNorm on fashion-mini: 4 epochs, batches of 128" in text
+    assert "It took 10 s on cpu." in text
+    assert "Epoch 3 was best by validation: 72.0 % clean, 52.0 % robust at 0.1." in text
+    assert "59.0 %" in text, "robust at 0.1 of the second run"
+    assert "DyART against AT on the same examples: -10.0 points" in text
+
+
+def test_what_differs_between_runs_is_marked(two):
+    page = write_page(two).read_text(encoding="utf-8")
+    marked = re.findall(r'<tr class="differs"><th scope="row"><code>(.*?)</code>', page)
+    assert marked == ["method.name", "method.steps", "seed"]
+    assert "differs" not in re.findall(r"<tr[^>]*>", write_page(two[:1]).read_text(encoding="utf-8"))
+
+
+def test_a_bare_run_is_told_which_commands_add_what(tmp_path):
+    folder = write_run(tmp_path / "my run", whole=False)
+    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
+    for command in ("dyart evaluate", "dyart margins", "dyart dynamics"):
+        assert f"{command} '{folder}'" in text
+    assert "--monitor.every 50" in text
+    assert "nan" not in text.split()
+
+
+@pytest.mark.parametrize(
+    ("file", "garbage"),
+    [
+        ("environment.json", "[]"),
+        ("evaluation.json", '{"images": 3}'),
+        ("evaluation.json", '{"images": 3, "clean": 0.5, "robust": {"wide": 0.1}}'),
+        ("margins.csv", "a,b\n1,2\n"),
+        ("dynamics.csv", "index,label,margin\n1,2\n"),
+        ("dynamics.json", '{"radius": 0.1}'),
+        ("dynamics.npz", "no archive"),
+        ("monitor.jsonl", '{"epoch": 1, "margin_quantiles": {"0.5": 1}}\n'),
+    ],
+)
+def test_a_damaged_file_is_named_and_the_page_written_all_the_same(tmp_path, file, garbage):
+    folder = write_run(tmp_path / "run")
+    (folder / file).write_text(garbage, encoding="utf-8")
+    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
+    assert f"{file} cannot be read" in text
+
+
+def test_a_file_cut_short_by_a_crash_is_read_so_far(tmp_path):
+    folder = write_run(tmp_path / "run")
+    for file in ("metrics.jsonl", "monitor.jsonl"):
+        path = folder / file
+        path.write_text(path.read_text(encoding="utf-8")[:-20], encoding="utf-8")
+    found = content(write_page([folder]).read_text(encoding="utf-8"))
+    assert len(found["figures"]["validation"]["data"][0]["x"]) == 3
+    assert len(found["ofRun"]["fan"][0]["data"][0]["x"]) == 3
+
+
+def test_hostile_texts_are_escaped_everywhere(tmp_path):
+    places = [write_run(tmp_path / name, "at", seed, HOSTILE) for seed, name in enumerate(HOSTILE[:2])]
+    page = write_page(places, title=HOSTILE[2]).read_text(encoding="utf-8")
+    outline = Outline(page)
+    tags = [tag for tag, _ in outline.elements]
+    assert tags.count("script") == 3
+    assert not {"img", "svg", "b"} & set(tags)
+    assert not any(key.startswith("on") for _, attributes in outline.elements for key in attributes)
+    assert "\u2028" not in re.search(r'id="data">(.*?)</script>', page, re.S)[1]
+    found = content(page)
+    assert [run["name"] for run in found["runs"]] == list(HOSTILE[:2]), "and whole, once decoded"
+    assert set(found["runs"][0]["points"]["classes"].values()) == set(HOSTILE[2:4])
+    for text in HOSTILE[:2]:
+        assert " ".join(text.split()) in outline.text
+
+
+def test_the_policy_names_the_scripts_of_the_page(two):
+    import base64
+    import hashlib
+
+    page = write_page(two).read_text(encoding="utf-8")
+    policy = next(a["content"] for tag, a in Outline(page).elements if tag == "meta" and "http-equiv" in a)
+    assert "default-src 'none'" in policy
+    for script in re.findall(r"<script>(.*?)</script>", page, re.S):
+        assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
+
+
+def test_pictures_shrink_until_the_page_fits(two, monkeypatch):
+    def pictures() -> list[int]:
+        runs = content(write_page(two).read_text(encoding="utf-8"))["runs"]
+        return [sum(place >= 0 for place in run["points"]["place"]) for run in runs]
+
+    assert pictures() == [59, 59]
+    whole = write_page(two).stat().st_size
+    monkeypatch.setattr(write, "LARGEST", whole + write.RESERVE - 8000)
+    assert write_page(two).stat().st_size < whole - 4000
+    assert all(24 <= count < 59 for count in pictures())
+    monkeypatch.setattr(write, "LARGEST", 1000)
+    assert "sheet" not in content(write_page(two).read_text())["runs"][0]["points"]
+
+
+def test_names_are_as_long_as_it_takes_to_tell_runs_apart(tmp_path):
+    assert short_names([tmp_path / "a" / "x", tmp_path / "a" / "y"]) == ["x", "y"]
+    assert short_names([tmp_path / "a" / "x", tmp_path / "b" / "x"]) == ["a/x", "b/x"]
+
+
+def test_a_checkpoint_names_its_run_and_no_run_is_an_error(two, tmp_path):
+    checkpoint = two[0] / "checkpoints" / "epoch-0003"
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    assert read_runs([checkpoint])[0].folder == two[0]
+    with pytest.raises(RunError, match=r"has no config\.yaml"):
+        read_runs([tmp_path])
+    with pytest.raises(RunError, match="named twice"):
+        read_runs([two[0], checkpoint])
+
+
+def test_class_names_need_no_data_on_the_disk(tmp_path):
+    assert class_names("cifar10", str(tmp_path))[3] == "cat"
+    assert class_names(str(tmp_path / "gone.npz")) == ()
+
+
+def test_the_command(two, tmp_path, capsys):
+    out = tmp_path / "deep" / "page.html"
+    assert main(["report", *map(str, two), "--out", str(out), "--title", "Two & two"]) == 0
+    assert str(out) in capsys.readouterr().out
+    assert "<h1>Two &amp; two</h1>" in out.read_text(encoding="utf-8")
+    assert main(["report", str(tmp_path)]) == 2
+    assert "is no run" in capsys.readouterr().err
+
+
+def test_without_plotly_it_says_what_to_install(two, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    assert main(["report", str(two[0])]) == 2
+    assert "dyart[report]" in capsys.readouterr().err
