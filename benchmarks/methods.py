@@ -17,60 +17,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from dyart.data.loader import Batch
-from dyart.data.sets import DataSet, Split
+from dyart.data.sets import DataSet
 from dyart.engine.fit import Training
-from dyart.engine.run import prepare
+from dyart.engine.timing import noise, operations, ready
 from dyart.methods.base import registered
-from dyart.recipes import resolve
 from harness import RESULTS, write
 
 
-def noise(count: int) -> DataSet:
-    """Random images: times do not depend on what they show."""
-    generator = np.random.default_rng(0)
-    images = generator.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
-    split = Split(images, np.arange(count) % 10)
-    return DataSet("noise", split, split, tuple("0123456789"), np.arange(count // 10))
-
-
 def training(method: str, data: DataSet, options: argparse.Namespace, compiled: bool) -> Training:
-    words = ["--train.device", options.device, "--train.compile", "on" if compiled else "off", "--train.burn_in", "0"]
+    words = ["--train.device", options.device, "--train.compile", "on" if compiled else "off"]
     words += ["--train.batch_size", str(options.batch), "--train.precision", options.precision]
-    words += ["--model.name", options.network]
-    made = prepare(resolve(f"cifar10-resnet18-{method}", words), data=data)
-    # Past every schedule: each method at its full cost.
-    made.stepper.advance(0.99)
-    return made
-
-
-class _NoModules:
-    """Stands in for the counter's list of the modules that are running."""
-
-    parents = frozenset({"Global"})
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-def operations(method: str, data: DataSet, options: argparse.Namespace) -> int:
-    """Floating point operations of one step, uncompiled."""
-    made = training(method, data, options, compiled=False)
-    batch = next(made.loader.epoch(0))
-    made.stepper.gradients(batch)
-    made.method.restore(made.model)
-    counter = FlopCounterMode(display=False)
-    counter.mod_tracker = _NoModules()  # its hooks know no torch.autograd.grad
-    with counter:
-        made.stepper.gradients(batch)
-    return int(counter.get_total_flops())
+    return ready(f"cifar10-resnet18-{method}", [*words, "--model.name", options.network], data)
 
 
 def stepping(made: Training, batches: list[Batch]) -> Callable[[int], None]:
@@ -96,7 +56,7 @@ def main() -> None:
     device = torch.device(options.device)
     data = noise(8 * options.batch)
     names = ["natural", *(name for name in options.methods if name != "natural")]
-    work = {name: operations(name, data, options) for name in names}
+    work = {name: operations(training(name, data, options, compiled=False))[0] for name in names}
     steps, times = {}, {name: [] for name in names}
     for name in names:
         start = time.perf_counter()

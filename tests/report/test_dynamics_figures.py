@@ -78,7 +78,7 @@ def test_bars_show_positive_shares_upwards_and_negative_ones_downwards():
 def test_bars_are_labelled_by_interval_and_share():
     axis = speed_bars({"": {"at": AT}}, margin_edges(0.1)).axes[0]
     labels = [label.get_text().replace("\N{EN DASH}", " to ") for label in axis.get_xticklabels()]
-    assert labels == ["0 to 0.05", "0.05 to 0.1", "0.1 to 0.15", "0.15 to 0.2", "> 0.2"]
+    assert labels == ["0 to 0.05", "0.05 to 0.1", "0.1 to 0.15", "0.15 to 0.2", "\u2265 0.2"]
     assert [text.get_text() for text in axis.texts] == ["33%", "50%", "0%"]  # none where there are no examples
     in_255 = speed_bars({"": {"at": AT}}, margin_edges(8 / 255), "/255").axes[0]
     assert in_255.get_xticklabels()[1].get_text() == "4\N{EN DASH}8"

@@ -4,17 +4,29 @@ import argparse
 from pathlib import Path
 
 from dyart.engine.run import read_config
-from dyart.report.curves import NEGATIVE, Curves, read_run, write_curves
+from dyart.report.curves import NEGATIVE, Curves, read_published, read_run, write_curves
+from dyart.report.page.run import short_names
 from dyart.report.style import method_name
 
 
 def curves_command(options: argparse.Namespace) -> None:
-    """Draw the curves of all runs side by side and say where the figure is."""
-    trainings: dict[str, Curves] = {}
-    for folder in options.runs:
-        name = method_name(read_config(folder).method["name"])
-        trainings[name if name not in trainings else f"{name}, {folder.name}"] = read_run(folder)
-    if not any(NEGATIVE in curves for curves in trainings.values()):
-        print("no run here was watched (monitor.jsonl): the figure has no negative shares")
-    written = write_curves({"": trainings}, options.out or Path(options.runs[0]) / "curves", options.smoothing)
+    """Draw the curves of all runs side by side, published ones below them, and say where the figure is."""
+    methods = [method_name(read_config(folder).method["name"]) for folder in options.runs]
+    ours = dict(zip(_titles(options.runs, methods), map(read_run, options.runs), strict=True))
+    if not any(NEGATIVE in curves for curves in ours.values()):
+        print("no run here was watched (monitor.jsonl): the figure has no negative shares of it")
+    rows: dict[str, dict[str, Curves]] = {"": ours}
+    if options.paper:
+        published = read_published(options.paper, methods)
+        rows = {"ours": ours, "the paper's": {name: published[name] for name in methods}}
+    written = write_curves(rows, options.out or Path(options.runs[0]) / "curves", options.smoothing)
     print(f"figure: {next(path for path in written if path.suffix == '.png')} (and .pdf, .svg)")
+
+
+def _titles(folders: list[Path], methods: list[str]) -> list[str]:
+    """Return the method of every run, with the folder's name where runs share a method."""
+    names = short_names([folder.resolve() for folder in folders])
+    if len(set(names)) < len(names):
+        raise ValueError("the same run is named twice: give every run once")
+    alone = [methods.count(method) == 1 for method in methods]
+    return [m if single else f"{m}, {name}" for m, name, single in zip(methods, names, alone, strict=True)]

@@ -1,6 +1,7 @@
 """``dyart dynamics``: how one step of several methods would move the boundary of a trained network."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,13 +40,21 @@ def dynamics_command(options: argparse.Namespace) -> None:
     radius = _radius(list(sources.values()), options)
     out = options.out or (Path("runs/dynamics") if several else next(iter(sources.values())).folder)
     panels: dict[str, dict[str, Cloud]] = {}
+    plans = {name: Plan(names, against, radius, out / name if several else out) for name in sources}
+    for plan in plans.values():
+        _check_writable(plan.folder)  # now, not after minutes of measuring
     for name, source in sources.items():
-        plan = Plan(names, against, radius, out / name if several else out)
-        panels[name if several else ""] = clouds(_measure(source, plan, options))
+        panels[name if several else ""] = clouds(_measure(source, plans[name], options))
     if any(len(cloud.margin) for row in panels.values() for cloud in row.values()):
         drawn = write_scatter(panels, radius, out / SCATTER)
         drawn += write_bars(panels, margin_edges(radius), out / BARS, "/255" if "/255" in str(radius) else "")
         print(f"figures: {', '.join(str(path) for path in drawn if path.suffix == '.png')} (and .pdf, .svg)")
+
+
+def _check_writable(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"cannot write into {folder}: choose another folder with --out")
 
 
 def clouds(measured: Dynamics) -> dict[str, Cloud]:
@@ -136,11 +145,13 @@ def _announce(settings: dict[str, Any], count: int) -> None:
     images = settings["batches"] * settings["batch_size"]
     print(
         f"{settings['network']} on {settings['data']}, {settings['weights']} weights of {settings['checkpoint']}\n"
-        f"{images} {settings['split']} images in {settings['batches']} batches, {settings['norm']} margins; "
+        f"{images} {settings['split']} examples in {settings['batches']} batches, {settings['norm']} margins; "
         f"theta' = {settings['step']}"
     )
     if images < count:
-        print(f"--count {count} is more than there are: all whole batches of the {settings['split']} images are taken")
+        print(
+            f"--count {count} is more than there are: all whole batches of the {settings['split']} set are taken"
+        )
     for name, entry in settings["methods"].items():
         values = " ".join(f"{key}={value}" for key, value in entry["settings"].items())
         clip = f", gradient clipped to {entry['clip']}" if settings["update"] == "optimizer" and entry["clip"] else ""

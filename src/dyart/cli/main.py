@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import dyart
 from dyart.attacks.radius import Radius
+from dyart.cli.bench import add_bench
 from dyart.cli.dynamics_parser import add_curves, add_dynamics, add_plane
 from dyart.cli.evaluate_parser import add_evaluate
 from dyart.cli.export import add_export
@@ -75,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     add_curves(commands)
     add_plane(commands)
     add_report(commands)
+    add_bench(commands)
     _add_data(commands)
     _add_recipes(commands)
     return parser

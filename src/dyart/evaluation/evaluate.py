@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,12 @@ from dyart.engine.views import wants_compile
 from dyart.evaluation import standard
 from dyart.evaluation.examples import Arrays, Examples, model_digest
 from dyart.evaluation.findings import Finding
-from dyart.evaluation.journal import Journal
+from dyart.evaluation.journal import OUTPUTS, Journal
 from dyart.evaluation.ledger import Ledger
 from dyart.evaluation.radii import check_radii
 from dyart.evaluation.result import Evaluation
 from dyart.evaluation.runner import Runner
-from dyart.evaluation.settings import Settings, extent_of, named_radii, width_of
+from dyart.evaluation.settings import Settings, check_box, extent_of, named_radii, width_of
 from dyart.evaluation.tiers import PGD, Attack, Tier, tier_of
 from dyart.evaluation.verdicts import MARGINS, slack
 from dyart.evaluation.views import Count, Precision, View, attack_view
@@ -39,6 +39,7 @@ PRECISIONS = ("auto", "ieee", "tf32", "bf16")
 # Compiling takes a minute or so: for fewer examples it is not worth it.
 COMPILE_FROM = 2000
 SAMPLE = 512
+FEW = 8  # examples whose outputs tell models apart
 SAID = "few classes"  # a finding that the notes on the attacks have, too, in more detail
 
 
@@ -110,17 +111,23 @@ def evaluate(
 
     Raises:
         PreflightError: the model or the inputs are not what attacks need; the message says what to do.
-        JournalError: the folder holds an unfinished evaluation of something else.
+        JournalError: the folder holds an unfinished evaluation of something else, or another process is at work there.
         ImportError: ``"apgd"`` and ``"autoattack"`` without pyautoattack.
     """
     validation.check_choice("norm", norm, NORMS)
     validation.check_choice("precision", precision, PRECISIONS)
+    validation.check_choice("compile", compile, get_args(Switch))
     validation.check_count("batch_size", batch_size, 1)
     validation.check_count("seed", seed, 0)
     validation.check_count("steps", steps, 2)
     if restarts is not None:
         validation.check_count("restarts", restarts, 1)
+    if expected_accuracy is not None and not 0 <= expected_accuracy <= 1:
+        raise ValueError(
+            f"expected_accuracy is a share between 0 and 1, got {expected_accuracy!r}: divide percents by 100"
+        )
     examples = Examples(inputs, labels, device, model, index)
+    check_box(bounds, examples.inputs.dtype)
     tier, notes = tier_of(attack, norm, bounds, examples.shape)
     _need_pyautoattack(attack, tier)
     ascending = named_radii(radii)
@@ -128,17 +135,17 @@ def evaluate(
         raise ValueError("radii is empty: give at least one, or use attack='clean'")
     check_radii(ascending, norm, int(np.prod(examples.shape)), width_of(bounds))
     searches = restarts or (FIRST if tier.battery else ALONE)
-    settings = Settings(ascending, attack, norm, strict or tier.walks_up, seed, bounds, batch_size, steps, searches)
+    counts = (int(batch_size), int(steps), int(searches))  # numpy's integers are none to JSON
+    settings = Settings(ascending, attack, norm, strict or tier.walks_up, int(seed), bounds, *counts)
     target = None if folder is None else Path(folder)
     with ExitStack() as stack:
         stack.enter_context(ieee_float32(examples.device))
         findings = _checked(model, examples, settings, expected_accuracy) if preflight else []
-        about = settings.plain() | {"model": model_digest(model), "data": examples.digest(), "examples": len(examples)}
-        journal = Journal(target, about, fresh)
-        stack.callback(journal.close)
         stack.enter_context(evaluation_mode(model))
         stack.enter_context(unchanged(model, examples.device))
         plain, view = _views(model, examples, settings, tier, precision, compile)
+        journal = Journal(target, {} if target is None else _about(model, plain, examples, settings), fresh)
+        stack.callback(journal.close)
         names = ([MARGINS] if tier.search else []) + ([PGD] if tier.probe else []) + list(tier.battery)
         width = slack(settings.radii, norm, int(np.prod(examples.shape)), extent_of(bounds))
         ledger = Ledger(examples.index, examples.labels, settings.radii, width, norm, names)
@@ -146,24 +153,40 @@ def evaluate(
         if journal.resumed and progress is True:
             print(f"going on after {journal.resumed} batches in {journal.path}", file=sys.stderr)
         runner.run()
-    notes += standard.replaced(tier.battery, runner.classes, norm)
-    verdicts = ledger.close()
-    result = Evaluation(
-        verdicts=verdicts,
-        settings=settings,
-        words=tier.words,
-        findings=findings,
-        alarms=_alarms(verdicts),
-        notes=notes,
-        costs={name: dict(cost) for name, cost in ledger.costs.items()},
-        view={"precision": view.precision, "compiled": bool(view.sizes), "device": _device_name(examples.device)},
-        facts=dict(facts or {}),
-    )
-    if target is not None:
-        from dyart.evaluation.records import write_records
+        notes += standard.replaced(tier.battery, runner.classes, norm)
+        verdicts = ledger.close()
+        result = Evaluation(
+            verdicts=verdicts,
+            settings=settings,
+            words=tier.words,
+            findings=findings,
+            alarms=_alarms(verdicts),
+            notes=notes,
+            costs={name: dict(cost) for name, cost in ledger.costs.items()},
+            view={"precision": view.precision, "compiled": bool(view.sizes), "device": _device_name(examples.device)},
+            facts=dict(facts or {}),
+        )
+        if target is not None:
+            from dyart.evaluation.records import write_records
 
-        write_records(result, target)
+            write_records(result, target)
     return result
+
+
+def _about(model: Model, plain: View, examples: Examples, settings: Settings) -> dict[str, Any]:
+    """Return what a journal is about: settings, data, and the model by its weights and by what it does.
+
+    A callable shows no weights, and two networks with the same ones may differ in what they do with them.
+    """
+    with torch.no_grad():
+        outputs = plain(examples.batch(np.arange(min(len(examples), FEW)))[0])
+    plain.count.forward = 0  # part of no attack
+    return settings.plain() | {
+        "model": model_digest(model),
+        OUTPUTS: outputs.nan_to_num().tolist(),
+        "data": examples.digest(),
+        "examples": len(examples),
+    }
 
 
 def _checked(model: Model, examples: Examples, settings: Settings, expected_accuracy: float | None) -> list[Finding]:
@@ -172,7 +195,15 @@ def _checked(model: Model, examples: Examples, settings: Settings, expected_accu
 
     rows = np.sort(np.random.RandomState(0).permutation(len(examples))[:SAMPLE]).astype(np.int64)
     x, y = examples.batch(rows)
-    findings = preflight(model, x, y, norm=settings.norm, bounds=settings.bounds, expected_accuracy=expected_accuracy)
+    findings = preflight(
+        model,
+        x,
+        y,
+        norm=settings.norm,
+        bounds=settings.bounds,
+        expected_accuracy=expected_accuracy,
+        index=torch.from_numpy(examples.index[rows]),
+    )
     stop_on_fatal(findings)
     return [finding for finding in findings if finding.kind != SAID]
 

@@ -52,7 +52,7 @@ class Examples:
         self.inputs, self.device = inputs, _device(inputs, device, model)
         given = labels.detach().cpu() if isinstance(labels, Tensor) else torch.from_numpy(np.array(labels))
         check_labels(given, torch.empty(len(inputs)))
-        self.index: Rows = np.arange(len(inputs)) if index is None else np.asarray(index, dtype=np.int64)
+        self.index: Rows = np.arange(len(inputs)) if index is None else _places(index)
         if len(self.index) == 0:
             raise ValueError(f"there are no examples to evaluate: {'inputs' if index is None else 'index'} is empty")
         if self.index.min() < 0 or self.index.max() >= len(inputs):
@@ -100,8 +100,20 @@ def model_digest(model: Model) -> str | None:
     return seen.hexdigest()[:16]
 
 
+def _places(index: npt.ArrayLike) -> Rows:
+    given = np.asarray(index)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise TypeError(
+            f"index is a list of places, whole numbers, got {given.dtype} of shape {given.shape}"
+            + (": write np.flatnonzero(index)" if given.dtype == bool else "")
+        )
+    return given.astype(np.int64)
+
+
 def _device(inputs: Arrays, device: torch.device | str | None, model: Model) -> torch.device:
     if device is not None:
+        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"device={str(device)!r}, but torch finds no GPU here: use device='cpu'")
         return torch.device(device)
     if isinstance(inputs, Tensor):
         return inputs.device

@@ -4,7 +4,7 @@ One line of JSON per batch, appended and flushed to the disk. The first line say
 fingerprints of model and data. A line that a kill cut short is dropped; that batch is done again.
 
 An evaluation is a fixed sequence of batches, each a function of the results before it. To resume is to walk through the
-sequence again and to take from the journal what is there.
+sequence again and to take from the journal what is there. One process at a time: the file is locked while it is open.
 """
 
 import json
@@ -12,16 +12,21 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
 
 FILE = "evaluation.journal.jsonl"
 FINISHED = {"finished": True}
+# Of what a journal is about: the model's outputs on a few examples. They may differ by rounding.
+OUTPUTS, SAME = "outputs", 1e-3
+SHOWN = 80  # characters
 
 Record = dict[str, Any]
 
 
 class JournalError(ValueError):
-    """The folder holds an unfinished evaluation of something else."""
+    """The folder holds an unfinished evaluation of something else, or one that is running now."""
 
 
 class Journal:
@@ -33,7 +38,8 @@ class Journal:
         fresh: forget what is there.
 
     Raises:
-        JournalError: an unfinished evaluation of something else is there. (A finished one is replaced.)
+        JournalError: an unfinished evaluation of something else is there (a finished one is replaced), or another
+            process is at work there.
     """
 
     def __init__(self, folder: Path | None, about: Mapping[str, Any], fresh: bool = False) -> None:
@@ -46,20 +52,23 @@ class Journal:
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [] if fresh else _complete_lines(self.path)
-        if lines and lines[0] != what:
-            if lines[-1] != FINISHED:
-                raise JournalError(_difference(self.path, lines[0], what))
-            lines = []
+        self.file = open(self.path, "a+b")  # noqa: SIM115  # closed by close()
+        try:
+            _lock(self.file, self.path)
+            lines = [] if fresh else _complete_lines(self.path)
+            if lines and not _same(lines[0], what):
+                if lines[-1] != FINISHED:
+                    raise JournalError(_difference(self.path, lines[0], what))
+                lines = []
+            self.file.truncate(_length(self.path) if lines else 0)
+            if not lines:
+                self._append(what)
+        except BaseException:
+            self.file.close()
+            raise
         self.finished = bool(lines) and lines[-1] == FINISHED
         self.done = [line for line in lines[1:] if line != FINISHED]
         self.resumed = len(self.done)
-        self.file = open(self.path, "r+b" if lines else "w+b")  # noqa: SIM115  # closed by close()
-        if lines:
-            self.file.seek(_length(self.path))
-            self.file.truncate()
-        else:
-            self._append(what)
 
     def step(self, key: Mapping[str, Any], work: Callable[[], Record]) -> Record:
         """Return the record of one batch: from the journal, or by doing the work.
@@ -87,13 +96,12 @@ class Journal:
         return record
 
     def finish(self) -> None:
-        """Say that all is done, and close the file."""
+        """Say that all is done."""
         if self.path is not None and not self.finished:
             self._append(FINISHED)
-        self.close()
 
     def close(self) -> None:
-        """Close the file; what is in it stays."""
+        """Close the file, and let others have it; what is in it stays."""
         if self.path is not None:
             self.file.close()
 
@@ -102,6 +110,30 @@ class Journal:
         self.file.write((json.dumps(record) + "\n").encode())
         self.file.flush()
         os.fsync(self.file.fileno())
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    """Keep others out until the file is closed, or this process ends, however it does."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise JournalError(
+            f"another process is evaluating into {path.parent} now: wait until it ends, or choose another folder"
+        ) from None
+    except OSError:  # a file system that knows no locks
+        return
+
+
+def _same(old: Record, new: Record) -> bool:
+    """Say whether two journals are about the same; the model's outputs may differ by rounding."""
+    one, other = (np.asarray(about.get(OUTPUTS) or [], dtype=np.float64) for about in (old, new))
+    if one.shape != other.shape or {**old, OUTPUTS: None} != {**new, OUTPUTS: None}:
+        return False
+    return bool(np.allclose(one, other, rtol=0, atol=SAME * float(np.abs(one).max(initial=0))))
 
 
 def _complete_lines(path: Path) -> list[Record]:
@@ -131,8 +163,16 @@ def _length(path: Path) -> int:
 
 def _difference(path: Path, old: Record, new: Record) -> str:
     names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
-    words = ", ".join(f"{name} {old.get(name)!r} (now {new.get(name)!r})" for name in names)
+    if names != [OUTPUTS]:
+        names = [name for name in names if name != OUTPUTS]
+    words = ", ".join(f"{name} {_short(old.get(name))} (now {_short(new.get(name))})" for name in names)
     return (
         f"{path} holds an unfinished evaluation of something else: {words}. Go on with that one as it was begun, "
         "choose another folder, or start anew with fresh=True (--fresh)"
     )
+
+
+def _short(value: object) -> str:
+    """Return a value in words, cut where it is long: bounds and outputs may have thousands of numbers."""
+    words = repr(value)
+    return words if len(words) <= SHOWN else f"{words[:SHOWN]}..."

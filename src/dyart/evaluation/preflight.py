@@ -42,6 +42,7 @@ def preflight(
     norm: Norm = "linf",
     bounds: Bounds = (0.0, 1.0),
     expected_accuracy: float | None = None,
+    index: Tensor | None = None,
 ) -> list[Finding]:
     """Return what is wrong, or worth knowing, before ``model`` is attacked; nothing about it is changed.
 
@@ -56,8 +57,10 @@ def preflight(
         norm: of the attacks: L2 and L1 steps need gradients that do not underflow, L-inf steps their signs alone.
         bounds: the box that inputs live in; None: no box.
         expected_accuracy: what was measured before on the same kind of examples, e.g. in the run's own evaluation.
+        index: what messages call the examples, ``[N]``, where they were drawn from more; None: their places.
     """
-    findings = input_findings(inputs, bounds)
+    index = torch.arange(len(inputs)) if index is None else index.cpu()
+    findings = input_findings(inputs, bounds, index)
     findings += label_findings(inputs, labels)
     if any(finding.fatal for finding in findings):
         return findings
@@ -70,7 +73,7 @@ def preflight(
         if isinstance(logits, Finding):
             return [*findings, logits]
         # Of all labels, not of the sample's: a single wrong one would crash an attack hours later.
-        findings += class_findings(logits, labels)
+        findings += class_findings(logits, labels, index)
         findings += output_findings(logits, x)
         if any(finding.fatal for finding in findings):
             return findings

@@ -12,7 +12,7 @@ USED = 0.02
 ONE_CLASS = 20
 
 
-def input_findings(inputs: Tensor, bounds: Bounds) -> list[Finding]:
+def input_findings(inputs: Tensor, bounds: Bounds, index: Tensor) -> list[Finding]:
     """Return what is wrong with the inputs themselves: dtype, NaN, range, constants."""
     if len(inputs) == 0:
         return [Finding("input range", "there are no examples: pass at least one", True)]
@@ -22,7 +22,8 @@ def input_findings(inputs: Tensor, bounds: Bounds) -> list[Finding]:
     low, high = (float(value) for value in inputs.detach().aminmax())
     if not (-torch.inf < low and high < torch.inf):  # a NaN is neither
         rows = (~inputs.isfinite()).reshape(len(inputs), -1).any(dim=1).nonzero()[:, 0]
-        words = f"{len(rows)} examples contain NaN or infinity, the first is {int(rows[0])}: remove or repair them"
+        first = int(index[int(rows[0])])
+        words = f"{len(rows)} examples contain NaN or infinity, the first is {first}: remove or repair them"
         return [Finding("input range", words, True)]
     if low == high:
         words = f"every number of every input is {low:g}: the data was not read, or scaled to nothing"

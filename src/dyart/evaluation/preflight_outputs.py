@@ -15,6 +15,8 @@ SAME, UNITS = 1e-3, 32
 # Standard deviations by which a sample's accuracy may differ from the recorded one, and points for anything else.
 SIGMAS, SLACK = 4.0, 0.01
 SUM = 1e-3
+# Examples, from which on an accuracy can be told from guessing.
+ENOUGH = 10
 
 
 def mode_findings(model: Model) -> list[Finding]:
@@ -58,14 +60,15 @@ def read_outputs(model: Model, inputs: Tensor, batch_size: int) -> Tensor | Find
     return logits
 
 
-def class_findings(logits: Tensor, labels: Tensor) -> list[Finding]:
+def class_findings(logits: Tensor, labels: Tensor, index: Tensor) -> list[Finding]:
     """Say if labels are no classes of the model, and what happens where these are few."""
     classes = logits.shape[1]
     outside = ((labels < 0) | (labels >= classes)).nonzero()[:, 0]
     if len(outside):
         words = (
             f"{len(outside)} labels are no class of the model, the first is {int(labels[outside[0]])} at "
-            f"{int(outside[0])}; it has {classes} logits, classes 0 to {classes - 1}: do the two belong together?"
+            f"{int(index[int(outside[0])])}; it has {classes} logits, classes 0 to {classes - 1}: do the two belong "
+            "together?"
         )
         return [Finding("labels", words, True)]
     if classes >= 4:
@@ -176,7 +179,7 @@ def accuracy_findings(logits: Tensor, labels: Tensor, expected: float | None) ->
         )
         return [Finding("accuracy", words, True)]
     chance = 1 / classes
-    if accuracy > chance + 2 * math.sqrt(chance * (1 - chance) / count):
+    if count < ENOUGH or accuracy > chance + 2 * math.sqrt(chance * (1 - chance) / count):
         return []
     words = (
         f"{accuracy:.1%} of {count} examples are classified as labelled, no more than by guessing among {classes} "

@@ -60,7 +60,12 @@ class Runner:
 
         def work(rows: Rows, _: Rows) -> Record:
             x = self.examples.batch(rows)[0]
-            validation.check_inputs(x, self.settings.bounds)
+            try:
+                validation.check_inputs(x, self.settings.bounds)
+            except ValueError as error:  # it counts from the first of the batch
+                raise ValueError(
+                    f"among the {len(rows)} examples from {self.examples.index[rows[0]]} on: {error}"
+                ) from None
             with torch.no_grad():
                 logits = validation.first_logits(self.plain, x)
             if bool(logits.isnan().any()):

@@ -45,16 +45,42 @@ class Settings:
 
 
 def named_radii(radii: Sequence[float | str]) -> tuple[Radius, ...]:
-    """Return radii in ascending order, each once; fractions of 255 that came as decimals get their usual name."""
+    """Return radii in ascending order, each once; fractions of 255 that came as decimals get their usual name.
+
+    Raises:
+        TypeError: it is a single one.
+        ValueError: one of them is no number.
+    """
+    if isinstance(radii, str | float | int):
+        raise TypeError(f"radii is a list of radii, got {radii!r}: write radii=[{radii!r}]")
     named = {float(radius): radius for radius in map(_named, radii)}
     return tuple(named[value] for value in sorted(named))
 
 
 def _named(value: float | str) -> Radius:
-    radius = Radius(value if isinstance(value, str | Radius) else float(value))
+    number = getattr(value, "item", None)  # of a tensor or of numpy
+    radius = Radius(number() if number is not None else value)
     # 2 / 255 as a decimal has 17 digits; nobody writes 0.2 as 51/255.
     usual = Radius(f"{round(255 * radius)}/255")
     return usual if usual == radius and len(str(radius)) > SHORT else radius
+
+
+def check_box(bounds: Bounds, dtype: object) -> None:
+    """Raise if a box is empty, or wider than the [0, 1] that inputs of 8 bits are brought to.
+
+    Raises:
+        ValueError: it is.
+    """
+    if bounds is None:
+        return
+    low, high = (torch.as_tensor(bound).double() for bound in as_pair(bounds))
+    if not bool((low < high).any()):
+        raise ValueError(f"bounds are (low, high), low below high, got low {low.min():g} and high {high.max():g}")
+    if str(dtype).removeprefix("torch.") == "uint8" and (bool((low < 0).any()) or bool((high > 1).any())):
+        raise ValueError(
+            f"inputs of uint8 are divided by 255 and lie in 0 to 1, got bounds from {low.min():g} to {high.max():g}: "
+            "leave bounds out, and give radii as 8/255"
+        )
 
 
 def extent_of(bounds: Bounds) -> float:

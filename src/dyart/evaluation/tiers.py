@@ -86,12 +86,16 @@ def plain_box(bounds: Bounds) -> tuple[float, float]:
     if len(pair) != 2 or not all(isinstance(bound, int | float) for bound in pair):
         raise ValueError(
             "AutoAttack's code knows one box for all features: give bounds=(low, high) as two numbers, or use "
-            f"attack='pgd' or 'margins'; got bounds={bounds!r}"
+            f"attack='pgd' or 'margins'; got {'none' if bounds is None else ' and '.join(_kind(b) for b in pair)}"
         )
     low, high = (float(bound) for bound in pair)
     if not low < high < float("inf") or low == -float("inf"):
         raise ValueError(f"AutoAttack needs finite bounds, the lower below the upper one; got {bounds!r}")
     return low, high
+
+
+def _kind(bound: object) -> str:
+    return f"a tensor {tuple(bound.shape)}" if isinstance(bound, Tensor) else repr(bound)
 
 
 def attacked(
@@ -136,6 +140,10 @@ def attacked(
             bounds=bounds,  # type: ignore[arg-type]
         )
     options = {"norm": norm, "classes": classes, "seed": seed, "box": plain_box(bounds)}
-    points = standard.run(name, model, inputs.float(), labels, radius, **options)  # type: ignore[arg-type]
+
+    def single(x: Tensor) -> Tensor:  # the authors' code mixes the logits' precision with its own
+        return model(x).float()
+
+    points = standard.run(name, single, inputs.float(), labels, radius.float(), **options)  # type: ignore[arg-type]
     unmoved = torch.eq(points, inputs.float())
     return torch.where(unmoved, inputs, points.to(inputs.dtype))

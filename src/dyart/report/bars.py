@@ -97,6 +97,8 @@ def _labels(edges: Sequence[float], unit: str) -> list[str]:
     scale = 255 if unit == "/255" else 1
     pairs = pairwise(edges)
     return [
-        f"> {scale * low:.3g}" if math.isinf(high) else f"{scale * low:.3g}\N{EN DASH}{scale * high:.3g}"
+        f"\N{GREATER-THAN OR EQUAL TO} {scale * low:.3g}"
+        if math.isinf(high)
+        else f"{scale * low:.3g}\N{EN DASH}{scale * high:.3g}"
         for low, high in pairs
     ]

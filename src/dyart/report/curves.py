@@ -1,7 +1,7 @@
 """Accuracies and the share of negative speed through whole trainings (the figures of the paper's last appendix)."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,8 @@ LOGGED = {
     "train_clean": "accuracy",
     "train_robust": "adversarial_accuracy",
 }
+# The same in tables read off the paper's figures.
+PUBLISHED = {name: f"test_{name}" for name in ("clean", "robust")} | {n: n for n in ("train_clean", "train_robust")}
 LOOKS = {
     "clean": ("clean, held out", style.BLUE, "-"),
     "train_clean": ("clean, training", style.BLUE, "--"),
@@ -59,14 +61,49 @@ def read_table(path: Path, names: Mapping[str, str]) -> Curves:
     Raises:
         ValueError: a column is missing.
     """
-    with path.open(newline="", encoding="utf-8") as file:
-        lines: list[Record] = list(csv.DictReader(file))
-    columns = list(lines[0]) if lines else []
+    columns = _columns(path)
     step = next((name for name in ("step", "iteration") if name in columns), None)
     if step is None or (missing := sorted(set(names.values()) - set(columns))):
-        raise ValueError(f"{path} has the columns {columns}: {missing if step else 'step or iteration'} is missing")
-    steps = np.array([float(line[step]) for line in lines])
-    return {name: (steps, np.array([float(line[column]) for line in lines])) for name, column in names.items()}
+        missing = missing if step else "step or iteration"
+        raise ValueError(f"{path} has the columns {list(columns)}: {missing} is missing")
+    return {name: (columns[step], columns[column]) for name, column in names.items()}
+
+
+def read_published(paths: Sequence[Path], trainings: Sequence[str]) -> dict[str, Curves]:
+    """Return published curves of trainings, from tables of two kinds.
+
+    Accuracies of one training (``test_clean``, ``test_robust``, ``train_clean``, ``train_robust``, or some of them),
+    which the file's name begins with, e.g. ``AT_acc.csv``; or shares of negative speed, with a column per training.
+
+    Args:
+        paths: of the tables.
+        trainings: names, e.g. ``AT``; other trainings in the tables are left out.
+
+    Raises:
+        ValueError: a table has nothing about any of the trainings.
+    """
+    found: dict[str, Curves] = {name: {} for name in trainings}
+    for path in paths:
+        columns = _columns(path)
+        accuracies = {name: column for name, column in PUBLISHED.items() if column in columns}
+        wanted = {
+            name: accuracies if path.stem.startswith(f"{name}_") else {NEGATIVE: name} if name in columns else {}
+            for name in trainings
+        }
+        if not any(wanted.values()):
+            raise ValueError(
+                f"{path} has nothing about {', '.join(trainings)}: name a table of accuracies METHOD_....csv, or give "
+                f"a table of negative shares a column per method; its columns are {', '.join(columns)}"
+            )
+        for name, names in wanted.items():
+            found[name] |= read_table(path, names)
+    return found
+
+
+def _columns(path: Path) -> dict[str, np.ndarray]:
+    with path.open(newline="", encoding="utf-8") as file:
+        head, *lines = list(csv.reader(file)) or [[]]
+    return dict(zip(head, np.array(lines, dtype=np.float64).reshape(-1, len(head)).T, strict=True))
 
 
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:

@@ -57,11 +57,12 @@ def style() -> Iterator[None]:
 
 
 def save(figure: "Figure", path: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write a figure in every format, beside each other; the suffix of ``path`` does not count."""
+    """Write a figure in every format, beside each other; a suffix of ``path`` that names a format does not count."""
     import matplotlib
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = [path.with_suffix(suffix) for suffix in formats]
+    stem = path.stem if path.suffix in FORMATS else path.name  # not a name with a point in it, as in radius-0.1
+    written = [path.with_name(stem + suffix) for suffix in formats]
     with matplotlib.rc_context(SETTINGS):  # fonts of SVG and PDF are chosen while writing
         for file in written:
             date = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(file.suffix, {})

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from dyart.attacks.radius import Radius
+from dyart.engine.metrics import Record, read_metrics
 from dyart.evaluation.intervals import wilson
 
 Columns = dict[str, np.ndarray]
 QUANTILES = ("0.05", "0.25", "0.5", "0.75", "0.95")
 SPEED = "speed_"
+NEEDED = {"index", "label", "margin"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,10 @@ class Accuracy:
     robust: dict[Radius, Share]
     alarms: list[str]
     """Reasons to trust the numbers less."""
+    folder: str
+    """Name of the folder that the record is in."""
+    drawn_from: int | None
+    """Images of the whole test set, where the record says so."""
 
 
 @dataclass(frozen=True)
@@ -86,18 +92,28 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_columns(path: Path) -> Columns:
-    """Return the columns of a CSV file that hold numbers; words are left out."""
+    """Return the columns of a CSV file that hold numbers; words are left out, but not from those that it must have."""
     with path.open(newline="", encoding="utf-8") as file:
         head, *rows = list(csv.reader(file)) or [[]]
-    if {"index", "label", "margin"} - set(head):
+    if NEEDED - set(head):
         raise ValueError(f"it has the columns {', '.join(head) or '(none)'}")
     columns: Columns = {}
     for name, cells in zip(head, zip(*rows, strict=True), strict=True) if rows else []:
         try:
             columns[name] = np.array([cell or "nan" for cell in cells], dtype=np.float64)
         except ValueError:
-            continue
+            if name in NEEDED or name.startswith(SPEED):
+                raise
+    for name in ("index", "label") if rows else ():
+        if not np.isfinite(columns[name]).all():
+            raise ValueError(f"its column {name} has gaps")
     return columns or {name: np.zeros(0) for name in head}
+
+
+def read_margins(path: Path) -> Columns | None:
+    """Return the columns of a ``per_example.csv``; None if no margin was measured (PGD alone measures none)."""
+    columns = read_columns(path)
+    return columns if np.isfinite(columns["margin"]).any() else None
 
 
 def read_accuracy(path: Path) -> Accuracy:
@@ -117,6 +133,8 @@ def read_accuracy(path: Path) -> Accuracy:
         clean=share("clean", content["clean"]),
         robust=dict(sorted(robust.items())),
         alarms=[str(alarm) for alarm in content.get("alarms", [])],
+        folder=path.parent.name,
+        drawn_from=content.get("drawn_from"),
     )
 
 
@@ -165,6 +183,16 @@ def read_monitor(path: Path) -> Columns:
             rows.append([math.nan if value is None else float(value) for value in values])
     table = np.array(rows, dtype=np.float64).reshape(-1, 3 + len(QUANTILES))
     return dict(zip(("step", "negative_share", "correlation", *QUANTILES), table.T, strict=True))
+
+
+def read_records(path: Path) -> list[Record]:
+    """Return a ``metrics.jsonl``, whose records all have a step and, those of epochs, a number from 1 on."""
+    records = read_metrics(path)
+    for number, record in enumerate(records, 1):
+        known = isinstance(record, dict) and isinstance(record.get("step"), int)
+        if not known or (record.get("kind") == "epoch" and not record.get("epoch", 0) >= 1):
+            raise ValueError(f"line {number} is no record of a step or an epoch")
+    return records
 
 
 def read_pictures(path: Path) -> Pictures:

@@ -1,6 +1,7 @@
 """One run as the page shows it: everything that its folder holds, and what is missing or damaged."""
 
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,8 +11,9 @@ from dyart.attacks.radius import Radius
 from dyart.data import DataError, load
 from dyart.data.names import FASHION
 from dyart.data.registry import REGISTRY
-from dyart.engine.metrics import Record, read_metrics
+from dyart.engine.metrics import Record
 from dyart.engine.run import CONFIG, ENVIRONMENT, RunError
+from dyart.evaluation.records import FILE as EVALUATION
 from dyart.recipes.load import flat, read
 from dyart.report.page import files
 from dyart.report.page.colours import slots
@@ -19,7 +21,7 @@ from dyart.report.page.files import Accuracy, Columns, Pictures, Shares
 
 T = TypeVar("T")
 # What reading a damaged file may raise; anything else is a bug.
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, EOFError)
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error, EOFError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +36,8 @@ class Run:
     metrics: list[Record]
     classes: tuple[str, ...]
     accuracy: Accuracy | None = None
+    part: Accuracy | None = None
+    """The newest evaluation of a part of the test set; the same as ``accuracy`` where there is none of the whole."""
     margins: Columns | None = None
     dynamics: Columns | None = None
     shares: Shares | None = None
@@ -108,15 +112,18 @@ def _read(folder: Path, name: str) -> Run:
 
     # Not resolved: a page about a network or method of the user's own needs no more than their names.
     config = flat(read(folder / CONFIG))
+    parts = sorted(folder.glob(f"evaluation-*/{EVALUATION}"), key=lambda file: file.stat().st_mtime)
+    newest = part(str(parts[-1].relative_to(folder)), files.read_accuracy) if parts else None
     return Run(
         name=name,
         folder=folder,
         config=config,
         environment=part(ENVIRONMENT, files.read_json) or {},
-        metrics=read_metrics(folder / "metrics.jsonl"),
+        metrics=part("metrics.jsonl", files.read_records) or [],
         classes=class_names(str(config.get("data.name", "")), config.get("data.root")),
-        accuracy=part("evaluation.json", files.read_accuracy),
-        margins=part("margins.csv", files.read_columns) or part("per_example.csv", files.read_columns),
+        accuracy=part(EVALUATION, files.read_accuracy) or newest,
+        part=newest,
+        margins=part("margins.csv", files.read_columns) or part("per_example.csv", files.read_margins),
         dynamics=part("dynamics.csv", files.read_columns),
         shares=part("dynamics.json", files.read_shares),
         pictures=part("dynamics.npz", files.read_pictures),

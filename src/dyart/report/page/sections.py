@@ -70,6 +70,7 @@ def accuracy(runs: Sequence[Run], shown: Figure | None) -> Markup:
             accuracy_table(runs),
             class_="sided",
         ),
+        *(_partly(run) for run in runs),
         *(_alarm(run, alarm) for run in runs if run.accuracy for alarm in run.accuracy.alarms),
         missing(runs, lambda run: run.accuracy is None, "robust accuracy", "dyart evaluate {}"),
     )
@@ -77,6 +78,21 @@ def accuracy(runs: Sequence[Run], shown: Figure | None) -> Markup:
 
 def _alarm(run: Run, words: str) -> Markup:
     return element("p", element("strong", f"{run.name}: "), words, class_="missing alarm")
+
+
+def _partly(run: Run) -> Markup:
+    """Return a sentence about the newest evaluation of a part of the test set; nothing where there is none."""
+    part = run.part
+    if part is None:
+        return Markup()
+    images = f"{part.images:,}" + (f" of {part.drawn_from:,}" if part.drawn_from else "") + " test images"
+    if run.accuracy is part:
+        words = f"evaluated on {images} only ({part.folder})."
+        return element("p", element("strong", f"{run.name}: "), words, class_="missing")
+    shares = {"clean": part.clean} | {str(radius): share for radius, share in part.robust.items()}
+    numbers = [f"{name} {percent(share.value)} ({interval(share)})" for name, share in shares.items()]
+    words = f"also evaluated on {images} ({part.folder}; {part.attack}): {', '.join(numbers)}."
+    return element("p", element("strong", f"{run.name}: "), words)
 
 
 def training(runs: Sequence[Run], shown: dict[str, Figure | None], others: Sequence[str]) -> Markup:

@@ -1,0 +1,152 @@
+"""``dyart bench``: what a training step of each method costs on this machine."""
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+METHODS = ["natural", "at", "trades", "dyart"]
+CIFAR_IMAGES = 50_000 - 1_024
+HELP = """\
+examples:
+  dyart bench                                      the demo's network on the CPU, a minute or two
+  dyart bench --gpu                                ResNet-18 with BatchNorm and GroupNorm, batches of 128 and 512
+  dyart bench --gpu --networks wrn28-10 --batches 256 --methods at,dyart
+
+Steps are whole ones (crafting, loss, backward, clipping, optimizer, averaging) on random images, the methods in turn in
+one process. "passes" is the arithmetic of a step in forward passes of its batch: a forward pass is 1, one to the inputs
+and back 2, one to the weights and back 3. With --gpu, "of product" is the arithmetic per second of the whole step over
+that of a large bf16 matrix product on the same GPU.
+"""
+
+
+def add_bench(commands: Commands) -> None:
+    """Add ``dyart bench``."""
+    bench = commands.add_parser(
+        "bench",
+        help="time a training step of each method on this machine",
+        description="Time training steps of several methods side by side.",
+        epilog=HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = bench.add_argument
+    add("--gpu", action="store_true", help="on the GPU, compiled, in bf16 (default: on the CPU, in fp32)")
+    add(
+        "--networks", type=_words, help="cnn (default on the CPU), resnet18, resnet18-gn (default with --gpu), wrn28-10"
+    )
+    add("--batches", type=_numbers, help="batch sizes (default: 128; with --gpu 128,512)")
+    add("--methods", type=_words, default=METHODS, help=f"(default: {','.join(METHODS)})")
+    add("--rounds", type=int, default=6, help="bursts of five steps of each method (default: 6)")
+    add("--out", type=Path, default=Path("steps.json"), help="file (default: steps.json)")
+    bench.set_defaults(run=_bench)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(word) for word in _words(text)]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"batch sizes are whole numbers, e.g. 128,512; got {text!r}") from error
+
+
+def _bench(options: argparse.Namespace) -> None:
+    import torch
+
+    from dyart.engine.files import write_json
+    from dyart.engine.timing import matrix_rate
+
+    if options.rounds < 1:
+        raise ValueError(f"--rounds must be at least 1, got {options.rounds}")
+    if options.gpu and not torch.cuda.is_available():
+        raise ValueError("--gpu, but this machine has no GPU that torch can use")
+    device = torch.device("cuda" if options.gpu else "cpu")
+    networks = options.networks or (["resnet18", "resnet18-gn"] if options.gpu else ["cnn"])
+    rate = matrix_rate(device) if options.gpu else None
+    if rate is not None:
+        print(f"bf16 matrix product: {rate / 1e12:.0f} TFLOP/s")
+    records: list[dict[str, Any]] = []
+    for network in networks:
+        for batch in options.batches or ([128, 512] if options.gpu else [128]):
+            records += _measured(network, batch, options, device, rate)
+    content = {
+        "machine": {
+            "gpu": torch.cuda.get_device_name(device) if options.gpu else None,
+            "processor": platform.machine(),
+            "threads": torch.get_num_threads(),
+            "bf16_product": rate,
+        },
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "settings": {"precision": "bf16" if options.gpu else "fp32", "compile": options.gpu, "rounds": options.rounds},
+        "records": records,
+    }
+    write_json(options.out, json.loads(json.dumps(content)))
+    print(f"written: {options.out}")
+
+
+def _measured(
+    network: str,
+    batch: int,
+    options: argparse.Namespace,
+    device: Any,  # noqa: ANN401
+    rate: float | None,
+) -> list[dict[str, Any]]:
+    """Time the methods on one network and batch size, print a line each, and return their records."""
+    import torch
+
+    from dyart.engine.timing import in_turn, noise, operations, ready, step_of
+
+    family, shape = ("fashion-mini", (1, 28, 28)) if network == "cnn" else ("cifar10", (3, 32, 32))
+    data = noise(8 * batch, shape)
+    precision = "bf16" if options.gpu else "fp32"
+    words = ["--train.device", device.type, "--train.batch_size", str(batch), "--train.precision", precision]
+    counts, steps, peaks = {}, {}, {}
+    for method in options.methods:
+        recipe = f"{family}-{network}-{method}"
+        print(f"{recipe}, batch {batch}: getting ready", file=sys.stderr)
+        counts[method] = operations(ready(recipe, [*words, "--train.compile", "off"], data))
+        if options.gpu:
+            torch.cuda.reset_peak_memory_stats(device)
+        steps[method] = step_of(ready(recipe, [*words, "--train.compile", "on" if options.gpu else "off"], data))
+        steps[method]()
+        peaks[method] = torch.cuda.max_memory_allocated(device) / 2**20 if options.gpu else None
+    times = in_turn(steps, device, options.rounds)
+    records = []
+    for method, (work, forward) in counts.items():
+        ms = statistics.median(times[method])
+        low, high = (statistics.quantiles(times[method], n=10)[place] for place in (0, -1))
+        record = {
+            "network": network.removesuffix("-gn"),
+            "normalization": "group" if network.endswith("-gn") else "batch",
+            "batch": batch,
+            "method": method,
+            "ms": ms,
+            "ms_q10": low,
+            "ms_q90": high,
+            "passes": work / forward,
+            "operations": work,
+            "of_product": None if rate is None else work / (ms / 1000) / rate,
+            "peak_mib": peaks[method],
+            "cifar10_epoch_seconds": None if network == "cnn" else ms / 1000 * (CIFAR_IMAGES // batch),
+        }
+        records.append(record)
+        print(_line(record))
+    return records
+
+
+def _line(record: dict[str, Any]) -> str:
+    words = "{network:10} {normalization} batch {batch:4d}  {method:12} {ms:8.2f} ms  passes {passes:5.1f}".format(
+        **record
+    )
+    if record["of_product"] is not None:
+        words += f"  {record['of_product']:5.1%} of product  peak {record['peak_mib']:.0f} MiB"
+    if record["cifar10_epoch_seconds"] is not None:
+        words += f"  CIFAR-10 epoch {record['cifar10_epoch_seconds']:.1f} s"
+    return words
