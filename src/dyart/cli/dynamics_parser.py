@@ -83,7 +83,7 @@ def add_curves(commands: Commands) -> None:
     add("runs", nargs="+", type=Path, metavar="RUN")
     add("--smoothing", type=int, default=9, help="observations averaged for a smooth line (default: 9)")
     add("--paper", type=Path, nargs="+", metavar="CSV",
-         help="tables of published curves, drawn below: METHOD_acc.csv (iteration, test_clean, test_robust, "
+        help="tables of published curves, drawn below: METHOD_acc.csv (iteration, test_clean, test_robust, "
         "train_clean, train_robust), or negative shares (iteration, a column per method)")  # fmt: skip
     add("--out", type=Path, help="file, with any suffix: .pdf, .svg and .png are written (default: RUN/curves)")
     curves.set_defaults(run=_curves)

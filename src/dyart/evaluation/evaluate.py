@@ -33,8 +33,8 @@ from dyart.recipes.config import Switch
 
 RADII = tuple(Radius(f"{k}/255") for k in (2, 4, 8, 12, 16))
 STEPS = 50
-# Of the search: where it is all there is, and where attacks come after it.
-ALONE, FIRST = 4, 2
+# Of the search: where it is all there is, and where attacks come after it. MEASURED
+ALONE, FIRST = 5, 2
 PRECISIONS = ("auto", "ieee", "tf32", "bf16")
 # Compiling takes a minute or so: for fewer examples it is not worth it.
 COMPILE_FROM = 2000
@@ -102,7 +102,7 @@ def evaluate(
         preflight: first check that model and inputs are what attacks need.
         expected_accuracy: the clean accuracy measured before, for the preflight to compare with.
         steps: of the boundary search.
-        restarts: of the boundary search; None: 4 where nothing else is run, 2 before attacks.
+        restarts: of the boundary search; None: 5 where nothing else is run, 2 before attacks.
         precision: of the attacks: ``"ieee"`` float32, ``"tf32"`` or ``"bf16"``; ``"auto"``: TF32 on a GPU. What an
             attack finds there and the model itself does not confirm is attacked again in plain float32.
         compile: compile a copy of the model for the attacks; ``"auto"``: on a GPU, from 2,000 examples on.

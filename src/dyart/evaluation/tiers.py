@@ -142,7 +142,8 @@ def attacked(
     options = {"norm": norm, "classes": classes, "seed": seed, "box": plain_box(bounds)}
 
     def single(x: Tensor) -> Tensor:  # the authors' code mixes the logits' precision with its own
-        return model(x).float()
+        logits: Tensor = model(x)
+        return logits.float()
 
     points = standard.run(name, single, inputs.float(), labels, radius.float(), **options)  # type: ignore[arg-type]
     unmoved = torch.eq(points, inputs.float())

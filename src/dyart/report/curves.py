@@ -103,7 +103,10 @@ def read_published(paths: Sequence[Path], trainings: Sequence[str]) -> dict[str,
 def _columns(path: Path) -> dict[str, np.ndarray]:
     with path.open(newline="", encoding="utf-8") as file:
         head, *lines = list(csv.reader(file)) or [[]]
-    return dict(zip(head, np.array(lines, dtype=np.float64).reshape(-1, len(head)).T, strict=True))
+    try:
+        return dict(zip(head, np.array(lines, dtype=np.float64).reshape(-1, len(head)).T, strict=True))
+    except ValueError as error:
+        raise ValueError(f"{path} is no table of numbers: {error}") from error
 
 
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:
@@ -165,7 +168,8 @@ def write_curves(rows: Mapping[str, Mapping[str, Curves]], path: Path, smoothing
 def _accuracies(axis: "Axes", curves: Curves) -> None:
     for name, (_, colour, line) in LOOKS.items():
         if name in curves:
-            axis.plot(*curves[name], color=colour, linestyle=line, linewidth=0.9)
+            alone = "o" if len(curves[name][0]) == 1 else None  # a line through one point is nothing
+            axis.plot(*curves[name], color=colour, linestyle=line, linewidth=0.9, marker=alone, markersize=3)
     axis.set_ylim(0, 1)
     axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
 
@@ -177,9 +181,10 @@ def _shares(axis: "Axes", trainings: Mapping[str, Curves], smoothing: int) -> No
             steps, values = curves[NEGATIVE]
             colour = colours[name.lower()]
             axis.plot(steps, values, color=colour, alpha=0.25, linewidth=0.6)
-            axis.plot(steps, smoothed(values, smoothing), color=colour, label=name)
+            alone = "o" if len(steps) == 1 else None
+            axis.plot(steps, smoothed(values, smoothing), color=colour, label=name, marker=alone, markersize=3)
     if axis.lines:
-        axis.legend(loc="best")
+        axis.legend(loc="best", handlelength=1.2)
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
 

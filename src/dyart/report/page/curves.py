@@ -28,7 +28,7 @@ def validation(runs: Sequence[Run]) -> Figure | None:
     traces: list[Trace] = []
     words: list[str] = []
     for number, run in enumerate(runs):
-        records = [record for record in run.epochs if record.get("val_robust") is not None]
+        records = [r for r in run.epochs if r.get("val_robust") is not None and r.get("val_clean") is not None]
         if not records:
             continue
         epochs = [record["epoch"] for record in records]

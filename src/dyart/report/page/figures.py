@@ -122,7 +122,8 @@ def histogram(runs: Sequence[Run]) -> Figure | None:
         middle = f", median margin {np.median(right):.3g}" if len(right) else ""
         words.append(f"{runs[number].name}: {percent(len(right) / len(values))} correct{middle}")
     alt = "Distribution of the margins of test examples. " + "; ".join(words)
-    layout = radius_line(runs[0].radius, f"radius {runs[0].radius}")
+    radii = {runs[number].radius for number in margins}
+    layout = radius_line(radius := radii.pop(), f"radius {radius}") if len(radii) == 1 else {}
     yaxis = {"tickformat": ".0%", "rangemode": "tozero"}
     return figure(traces, alt, "margin", "share of examples", yaxis=yaxis, xaxis={"range": [0, end]}, **layout)
 

@@ -201,7 +201,7 @@ def read_pictures(path: Path) -> Pictures:
     Where it has ``steps`` (int8) and ``scale`` (one per example, in units of the inputs' range), these say what the
     step to the boundary is; otherwise it is the difference of the two pictures, to the nearest grey level.
     """
-    with np.load(path, allow_pickle=False) as content:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as content:  # numpy leaves a damaged one open
         index, inputs, points = (content[name] for name in ("index", "inputs", "points"))
         fine = (content["steps"], content["scale"]) if "steps" in content and "scale" in content else None
     if inputs.ndim != 4 or inputs.shape != points.shape or len(index) != len(inputs) or inputs.dtype != np.uint8:

@@ -53,7 +53,8 @@ def negative(run: Run) -> Figure | None:
         return None
     known = ~np.isnan(seen["negative_share"])
     steps, shares = seen["step"][known], seen["negative_share"][known]
-    share = {"type": "scatter", "mode": "lines", "line": {"color": f"@{run.colour}/0.45", "width": 1}}
+    mode = "lines" if len(shares) >= SMOOTHING else "lines+markers"  # a line through one point is nothing
+    share = {"type": "scatter", "mode": mode, "line": {"color": f"@{run.colour}/0.45", "width": 1}}
     share |= {"x": steps.tolist(), "y": shares.tolist(), "hovertemplate": "%{y:.0%}<extra></extra>"}
     traces = [share]
     if len(shares) >= SMOOTHING:
@@ -84,7 +85,7 @@ def bars(run: Run) -> Figure | None:
         traces.append({
             "type": "bar",
             "name": text(method_name(name)),
-            "x": [_range(low, high) for low, high, _ in method.intervals],
+            "x": [_range(low, high, "/255" in str(run.shares.radius)) for low, high, _ in method.intervals],
             "y": [share.value for share in shares],
             "text": counts,
             "textposition": "none",
@@ -104,8 +105,10 @@ def bars(run: Run) -> Figure | None:
     return figure(traces, alt, "margin", "share of negative speed", yaxis=yaxis, **layout)
 
 
-def _range(low: float, high: float) -> str:
-    return f"{low:.3g}<br>and more" if math.isinf(high) else f"{low:.3g} {DASH}<br>{high:.3g}"
+def _range(low: float, high: float, in_255ths: bool) -> str:
+    scale, unit = (255, "/255") if in_255ths else (1, "")
+    ends = [f"{scale * end:.3g}{unit if end else ''}" for end in (low, high)]
+    return f"{ends[0]}<br>and more" if math.isinf(high) else f"{ends[0]} {DASH}<br>{ends[1]}"
 
 
 def verdicts(run: Run) -> list[str]:

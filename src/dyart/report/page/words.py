@@ -108,7 +108,7 @@ def _training(run: Run) -> str:
 
 def _kept(run: Run) -> str:
     best = [record for record in run.epochs if record.get("best")]
-    if not best or best[-1].get("val_robust") is None:
+    if not best or best[-1].get("val_robust") is None or best[-1].get("val_clean") is None:
         return ""
     last = best[-1]
     return (
