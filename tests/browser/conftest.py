@@ -59,6 +59,13 @@ def without_pictures(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def second_alone(tmp_path_factory):
+    """A page about two runs, of which only the second was measured."""
+    folder = tmp_path_factory.mktemp("second")
+    return write_page([write_run(folder / "first", whole=False), write_run(folder / "second", "dyart")])
+
+
+@pytest.fixture(scope="session")
 def bare(tmp_path_factory):
     """A page about a run that has nothing but its configuration."""
     folder = tmp_path_factory.mktemp("bare")

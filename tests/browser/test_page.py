@@ -255,6 +255,16 @@ def test_a_run_without_measurements_says_what_to_do(tab, bare):
     assert complaints(tab) == []
 
 
+def test_the_second_run_can_be_hovered_where_the_first_has_no_examples(tab, second_alone):
+    tab.open(second_alone)
+    assert tab.run("document.getElementById('scatter').hidden")
+    tab.run("document.getElementById('run-1').click()")
+    tab.until("document.querySelectorAll('#scatter-plot svg').length")
+    tab.move(*tab.run(PLACE.replace("ROW", "20")))
+    tab.until("document.getElementById('walk').value === '20'")
+    assert complaints(tab) == []
+
+
 def test_without_pictures_words_remain(tab, without_pictures):
     tab.open(without_pictures)
     tab.move(*tab.run(PLACE.replace("ROW", "20")))

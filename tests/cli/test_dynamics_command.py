@@ -136,6 +136,33 @@ def test_curves_of_a_run(run, tmp_path, capsys):
     assert "no run here was watched" in capsys.readouterr().out
 
 
+def test_curves_of_runs_with_one_method_are_all_drawn(run, tmp_path, capsys):
+    again = [shutil.copytree(run, tmp_path / name / "natural") for name in "ab"]
+    assert main(["curves", *map(str, [run, *again]), "--out", str(tmp_path / "curves")]) == 0
+    drawn = (tmp_path / "curves.svg").read_text()
+    assert all(f">natural, {name}/natural<" in drawn for name in "ab")
+    assert main(["curves", str(run), str(run)]) == 2
+    assert "the same run is named twice" in capsys.readouterr().err
+
+
+def test_published_curves_go_below_ours(run, tmp_path):
+    (tmp_path / "shares.csv").write_text("iteration,natural\n100,0.4\n200,0.3\n")
+    words = ["--paper", str(tmp_path / "shares.csv"), "--out", str(tmp_path / "curves")]
+    assert main(["curves", str(run), *words]) == 0
+    drawn = (tmp_path / "curves.svg").read_text()
+    assert ">natural (ours)<" in drawn
+    assert ">negative speed (the paper's)<" in drawn or "negative speed (the paper&#x27;s)" in drawn
+
+
+def test_where_nothing_can_be_written_nothing_is_measured(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("dyart.cli.dynamics.measure", lambda *_, **__: pytest.fail("measured"))
+    (tmp_path / "file").write_text("")
+    assert dynamics(run, "--out", tmp_path / "file") == 2
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert dynamics(run, "--out", tmp_path) == 2
+    assert "choose another folder with --out" in capsys.readouterr().err
+
+
 def test_the_plane_is_drawn(tmp_path, monkeypatch, capsys):
     small = {"NATURAL": 70, "ROBUST": 3, "WATCHED": 24, "DRAWN": 16, "GRID": 31, "FLOW_STEPS": 4, "SOFT_GRID": 41}
     for name, value in (small | {"SOFT_STEPS": 40}).items():

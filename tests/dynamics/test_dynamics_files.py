@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,6 +77,26 @@ def test_pictures_are_those_of_the_lines(measured, written):
         assert stored["inputs"].shape == (11, 3, 8, 8)
         far = np.abs(stored["inputs"].astype(int) - stored["points"]).max(axis=(1, 2, 3)) / 255
     np.testing.assert_allclose(far, measured.found.margin[1:].numpy(), atol=1.5 / 255)
+
+
+def test_steps_are_kept_where_they_are_smaller_than_a_grey_level(measured, tmp_path):
+    near = replace(measured.found, points=measured.found.inputs + 1e-3 * measured.found.displacement)
+    files.write(replace(measured, found=near), tmp_path, {}, 0.1, margin_edges(0.1), "at")
+    with np.load(tmp_path / "dynamics.npz") as stored:
+        assert (stored["inputs"] == stored["points"]).mean() > 0.99
+        assert stored["steps"].dtype == np.int8
+        steps = stored["steps"] * stored["scale"][:, None, None, None]
+    expected = 1e-3 * measured.found.displacement[1:].numpy()
+    allowed = np.abs(expected).max(axis=(1, 2, 3), keepdims=True) / 254
+    assert (np.abs(steps - expected) <= 1.01 * allowed + 1e-7).all()
+
+
+def test_an_example_on_the_boundary_has_no_step(measured, tmp_path):
+    there = replace(measured.found, points=measured.found.inputs.clone())
+    files.write(replace(measured, found=there), tmp_path, {}, 0.1, margin_edges(0.1), "at")
+    with np.load(tmp_path / "dynamics.npz") as stored:
+        assert not stored["steps"].any()
+        assert np.isfinite(stored["scale"]).all()
 
 
 def test_rows_are_read_back(measured, written):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from dyart.report.curves import read_run, read_table, smoothed, training_curves, write_curves
+from dyart.report.curves import read_published, read_run, read_table, smoothed, training_curves, write_curves
 
 EPOCHS = [
     {"kind": "step", "step": 5, "loss": 1.0},
@@ -82,3 +82,24 @@ def test_files_are_written(run, tmp_path):
 def test_nothing_to_draw_is_an_error():
     with pytest.raises(ValueError, match="at least one training"):
         training_curves({})
+
+
+def test_published_tables_are_found_by_name_and_by_column(tmp_path):
+    (tmp_path / "AT_acc.csv").write_text("iteration,test_robust,test_clean\n100,0.3,0.5\n")
+    (tmp_path / "shares.csv").write_text("iteration,AT,DyART\n100,0.4,0.2\n")
+    curves = read_published([tmp_path / "AT_acc.csv", tmp_path / "shares.csv"], ["AT", "DyART"])
+    assert set(curves["AT"]) == {"clean", "robust", "negative_share"}
+    assert curves["AT"]["clean"][1].tolist() == [0.5]
+    assert set(curves["DyART"]) == {"negative_share"}
+    assert training_curves({"ours": curves, "theirs": curves}).axes[0].lines[0].get_marker() == "o"  # one point is seen
+    with pytest.raises(ValueError, match="nothing about TRADES"):
+        read_published([tmp_path / "shares.csv"], ["TRADES"])
+    (tmp_path / "words.csv").write_text("iteration,AT\n100,many\n")
+    with pytest.raises(ValueError, match=r"words\.csv is no table of numbers"):
+        read_published([tmp_path / "words.csv"], ["AT"])
+
+
+def test_a_point_in_a_files_name_is_no_suffix(run, tmp_path):
+    files = write_curves({"": {"AT": read_run(run)}}, tmp_path / "radius-0.1")
+    assert [path.name for path in files] == ["radius-0.1.pdf", "radius-0.1.svg", "radius-0.1.png"]
+    assert write_curves({"": {"AT": read_run(run)}}, tmp_path / "a.png")[0].name == "a.pdf"

@@ -136,3 +136,21 @@ def test_methods_keep_the_colours_of_the_printed_figures():
     assert slots(["mine:Method", "dyart"]) == ["orange", "blue"], "the first free one that no other wants"
     assert len(set(slots(["at"] * len(COLOURS)))) == len(COLOURS)
     assert len(slots(["at"] * 20)) == 20
+
+
+def test_intervals_are_written_as_the_radius_is(runs):
+    shares = runs[0].shares
+    in_255ths = replace(runs[0], shares=replace(shares, radius=Radius("8/255")))
+    assert motion.bars(runs[0])["data"][0]["x"] == ["0 \N{EN DASH}<br>0.1", "0.1<br>and more"]
+    assert motion.bars(in_255ths)["data"][0]["x"][1] == "25.5/255<br>and more"
+
+
+def test_no_radius_is_drawn_where_the_runs_have_different_ones(runs):
+    other = replace(runs[1], config=runs[1].config | {"eval.radius": "8/255"})
+    assert figures.histogram([runs[0], runs[1]])["layout"]["shapes"]
+    assert "shapes" not in figures.histogram([runs[0], other])["layout"]
+
+
+def test_a_single_observation_is_a_dot(runs):
+    few = {name: values[:1] for name, values in runs[0].monitor.items()}
+    assert motion.negative(replace(runs[0], monitor=few))["data"][0]["mode"] == "lines+markers"

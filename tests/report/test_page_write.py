@@ -2,6 +2,7 @@
 
 import html.parser
 import json
+import os
 import re
 import sys
 
@@ -103,14 +104,66 @@ def test_a_bare_run_is_told_which_commands_add_what(tmp_path):
         ("dynamics.csv", "index,label,margin\n1,2\n"),
         ("dynamics.json", '{"radius": 0.1}'),
         ("dynamics.npz", "no archive"),
+        ("margins.csv", "index,label,margin\n1,2,far\n"),
+        ("dynamics.csv", "index,label,margin,speed_at\n1,,0.1,1\n"),
+        ("dynamics.csv", "index,label,margin,speed_at\n1,2,0.1,fast\n"),
+        ("metrics.jsonl", "[1]\n"),
+        ("metrics.jsonl", '{"kind": "epoch", "epoch": 0, "step": 3}\n'),
+        ("evaluation-9/evaluation.json", "{}"),
         ("monitor.jsonl", '{"epoch": 1, "margin_quantiles": {"0.5": 1}}\n'),
     ],
 )
 def test_a_damaged_file_is_named_and_the_page_written_all_the_same(tmp_path, file, garbage):
     folder = write_run(tmp_path / "run")
+    (folder / file).parent.mkdir(exist_ok=True)
     (folder / file).write_text(garbage, encoding="utf-8")
     text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
     assert f"{file} cannot be read" in text
+
+
+@pytest.mark.parametrize("place", [0.2, 0.5, 0.8, 0.99])
+@pytest.mark.parametrize("how", ["cut", "changed"])
+def test_a_damaged_archive_is_named(tmp_path, place, how):
+    path = write_run(tmp_path / "run") / "dynamics.npz"
+    content = bytearray(path.read_bytes())
+    middle = int(place * len(content))
+    path.write_bytes(content[:middle] if how == "cut" else content[: middle - 9] + bytes(18) + content[middle + 9 :])
+    (run,) = read_runs([path.parent])
+    assert run.pictures is None
+    assert "dynamics.npz cannot be read" in run.damaged[0]
+
+
+def test_a_part_of_the_test_set_is_shown_as_such(tmp_path):
+    folder = write_run(tmp_path / "run")
+    part = json.loads((folder / "evaluation.json").read_text()) | {"images": 50, "drawn_from": 200, "clean": 0.82}
+    for age, name in enumerate(("evaluation-50", "evaluation-20")):
+        (folder / name).mkdir()
+        (folder / name / "evaluation.json").write_text(json.dumps(part))
+        os.utime(folder / name / "evaluation.json", (1000 - age, 1000 - age))
+    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
+    assert "also evaluated on 50 of 200 test images (evaluation-50; APGD): clean 82.0" in text
+    assert "clean accuracy 80.0" in text, "cards and plots show the whole"
+    (folder / "evaluation.json").unlink()
+    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
+    assert "evaluated on 50 of 200 test images only (evaluation-50)" in text
+    assert "dyart evaluate" not in text
+
+
+def test_an_evaluation_without_margins_does_not_pass_for_one_with(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (folder / "margins.csv").unlink()
+    (folder / "per_example.csv").write_text("index,label,correct,margin\n0,1,1,\n1,1,0,\n")
+    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
+    assert "dyart margins" in text
+    assert "by the margins alone" not in text
+
+
+def test_a_run_in_which_no_example_counts_says_so(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (folder / "dynamics.csv").write_text("index,label,rival,margin,alignment,optimal,speed_at\n")
+    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
+    assert "Nothing to show of run: no example is classified correctly" in text
+    assert "Margin and speed of every example" not in text
 
 
 def test_a_file_cut_short_by_a_crash_is_read_so_far(tmp_path):

@@ -62,6 +62,7 @@ def test_movement_has_points_two_boundaries_and_coloured_arrows(scene):
     (quiver,) = [item for item in figure.axes[1].collections if isinstance(item, Quiver)]
     assert [to_hex(colour).upper() for colour in quiver.get_facecolor()] == [TOWARDS, TOWARDS, AWAY]
     assert len(figure.axes[2].lines) == 4  # a path per example
+    assert [line.get_color() for line in figure.axes[2].lines[:3]] == [TOWARDS, TOWARDS, AWAY]
     assert [axis.get_title(loc="left")[:3] for axis in figure.axes] == ["(a)", "(b)", "(c)"]
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert "margin below 0.2" in texts

@@ -45,7 +45,9 @@ def dynamics_command(options: argparse.Namespace) -> None:
         _check_writable(plan.folder)  # now, not after minutes of measuring
     for name, source in sources.items():
         panels[name if several else ""] = clouds(_measure(source, plans[name], options))
-    if any(len(cloud.margin) for row in panels.values() for cloud in row.values()):
+    if not any(len(cloud.margin) for row in panels.values() for cloud in row.values()):
+        print("no example counts: no figures")
+    else:
         drawn = write_scatter(panels, radius, out / SCATTER)
         drawn += write_bars(panels, margin_edges(radius), out / BARS, "/255" if "/255" in str(radius) else "")
         print(f"figures: {', '.join(str(path) for path in drawn if path.suffix == '.png')} (and .pdf, .svg)")
@@ -149,9 +151,7 @@ def _announce(settings: dict[str, Any], count: int) -> None:
         f"theta' = {settings['step']}"
     )
     if images < count:
-        print(
-            f"--count {count} is more than there are: all whole batches of the {settings['split']} set are taken"
-        )
+        print(f"--count {count} is more than there are: all whole batches of the {settings['split']} set are taken")
     for name, entry in settings["methods"].items():
         values = " ".join(f"{key}={value}" for key, value in entry["settings"].items())
         clip = f", gradient clipped to {entry['clip']}" if settings["update"] == "optimizer" and entry["clip"] else ""

@@ -49,8 +49,8 @@ def add_evaluate(commands: Commands, radii: Callable[[str], list[Radius]]) -> No
     add("--radii", type=radii, help="e.g. 2/255,8/255 (default: the run's; without a run 2,4,8,12,16/255)")
     add("--norm", choices=["linf", "l2", "l1"], help="of the radii (default: the run's, else linf)")
     add("--strict", action="store_true", help="attack what is left at every radius; infer nothing")
-    add("--steps", type=int, default=50, help="of the boundary search (default: 50)")
-    add("--restarts", type=int, help="of the boundary search (default: 5 for margins, 2 before attacks)")
+    add("--steps", type=int, help="of the boundary search (default: 40 for margins, 50 before attacks)")
+    add("--restarts", type=int, help="of the boundary search (default: 7 for margins, 2 before attacks)")
     add("--batch-size", type=int, default=256, help="examples at a time (default: 256)")
     add(
         "--precision",

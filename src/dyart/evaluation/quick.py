@@ -57,6 +57,7 @@ def measure_run(training: Training) -> Measured:
         batch_size=BATCH,
         device=device,
         preflight=False,
+        steps=50,
         restarts=1,
         precision="ieee",
         compile="off",

@@ -63,8 +63,8 @@ def read_table(path: Path, names: Mapping[str, str]) -> Curves:
     """
     columns = _columns(path)
     step = next((name for name in ("step", "iteration") if name in columns), None)
-    if step is None or (missing := sorted(set(names.values()) - set(columns))):
-        missing = missing if step else "step or iteration"
+    missing = sorted(set(names.values()) - set(columns)) if step else "step or iteration"
+    if step is None or missing:
         raise ValueError(f"{path} has the columns {list(columns)}: {missing} is missing")
     return {name: (columns[step], columns[column]) for name, column in names.items()}
 

@@ -33,7 +33,7 @@ def movement_figure(scene: Scene, fields: Sequence[np.ndarray], paths: np.ndarra
     Args:
         scene: before the update, with the update's speeds: arrows end where the new boundary should be.
         fields: phi along the update, from before to after it, two or more.
-        paths: the watched boundary points at the same times, ``[T, N, 2]``, nan where there is none.
+        paths: the boundary points of the scene's examples at the same times, ``[T, N, 2]``, nan where there is none.
         radius: below which an example is vulnerable.
     """
     from matplotlib.figure import Figure
@@ -52,8 +52,8 @@ def movement_figure(scene: Scene, fields: Sequence[np.ndarray], paths: np.ndarra
         shades = _shades(len(fields))
         for field, shade in zip(fields, shades, strict=True):
             draw_boundary(axes[2], field, shade, width=0.8)
-        for path in np.moveaxis(paths, 1, 0):
-            axes[2].plot(*path.T, color=style.BLUE, linewidth=1.0)
+        for path, speed in zip(np.moveaxis(paths, 1, 0), scene.speed, strict=True):
+            axes[2].plot(*path.T, color=style.TOWARDS if speed < 0 else style.AWAY, linewidth=1.0)
         axes[0].set_title("(a) vulnerable points filled", loc="left")
         axes[1].set_title("(b) one update, with speeds", loc="left")
         axes[2].set_title("(c) the movement between", loc="left")

@@ -71,7 +71,7 @@ def negative(run: Run) -> Figure | None:
 
 def bars(run: Run) -> Figure | None:
     """Return the share of negative speed per interval of margins, one bar per method, with intervals."""
-    if run.shares is None or not run.shares.methods:
+    if run.shares is None or not any(s.count for method in run.shares.methods.values() for *_, s in method.intervals):
         return None
     traces: list[Trace] = []
     words: list[str] = []

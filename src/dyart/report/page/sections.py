@@ -38,7 +38,9 @@ def _card(run: Run) -> Markup:
         element("div", element("dt", term), element("dd", value, element("small", more)))
         for term, value, more in numbers
     ]
-    note = element("p", str(run.config.get("note") or ""), class_="note") if run.config.get("note") else ""
+    # Of the recipe, not of this run, which may have changed what it says.
+    recipe = " ".join(filter(None, ("Recipe", str(run.config.get("recipe") or ""))))
+    note = element("p", f"{recipe}: {run.config['note']}", class_="note") if run.config.get("note") else ""
     problems = [element("p", problem, class_="missing") for problem in run.damaged]
     return element(
         "article",
@@ -151,15 +153,16 @@ def _watched(number: int, run: Run) -> Markup:
     if seen is None or np.isnan(seen["correlation"]).all():
         return Markup()
     words = f"Predicted and actual movement of the boundary, while {run.name} trained: correlation "
-    words += f"{np.nanmedian(seen['correlation']):.2f} (median over {len(seen['step'])} observed steps)."
+    known = seen["correlation"][~np.isnan(seen["correlation"])]
+    words += f"{np.median(known):.3f} (median over {len(known)} observed steps)."
     return of_run(number, words, name="p")
 
 
 def dynamics(runs: Sequence[Run], bars: Sequence[Figure | None]) -> Markup:
     """Return the section with the scatter, its card, and the shares of negative speed."""
     lacking = missing(runs, lambda run: run.dynamics is None, "the speed of the boundary", "dyart dynamics {}")
-    if not any(run.dynamics is not None for run in runs):
-        return section("dynamics", lacking)
+    if not any(motion.points(run) for run in runs):
+        return section("dynamics", _uncounted(runs), lacking)
     intro = element("p", "How one training step would move the boundary, seen from every example: away from it (the "
                     "margin grows) or towards it.", class_="lede")  # fmt: skip
     methods = joined(*(_methods(number, run) for number, run in enumerate(runs)))
@@ -173,8 +176,15 @@ def dynamics(runs: Sequence[Run], bars: Sequence[Figure | None]) -> Markup:
         intro,
         Markup(asset("scatter.html")),
         element("div", plot_of_run("bars", "Who loses margin", caption, bars), *verdicts, class_="sided below"),
+        _uncounted(runs),
         lacking,
     )
+
+
+def _uncounted(runs: Sequence[Run]) -> Markup:
+    names = [run.name for run in runs if run.dynamics is not None and motion.points(run) is None]
+    words = f"Nothing to show of {listed(names)}: no example is classified correctly and has a locally closest point."
+    return element("p", words, class_="missing") if names else Markup()
 
 
 def vulnerable(runs: Sequence[Run]) -> Markup:
@@ -186,8 +196,8 @@ def vulnerable(runs: Sequence[Run]) -> Markup:
     words += "difference between the two, enlarged (of grey pictures: orange is brighter, blue darker)."
     button = element("button", "Show more", type="button", id="more", hidden=True)
     gallery = element("ul", id="gallery", class_="gallery")
-    if not any(run.dynamics is not None for run in runs):
-        return section("vulnerable", lacking)
+    if not any(motion.points(run) for run in runs):
+        return section("vulnerable", _uncounted(runs), lacking)
     blind = [run.name for run in runs if run.dynamics is not None and run.pictures is None]
     unseen = f"No pictures of {listed(blind)}: the examples are no images, or dynamics.npz is not in the folder."
     pictures = element("p", unseen, class_="missing") if blind else ""

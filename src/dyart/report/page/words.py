@@ -99,10 +99,11 @@ def _training(run: Run) -> str:
     seconds = sum(record.get("train_seconds") or 0.0 for record in run.epochs)
     device = run.environment.get("device")
     took = f" It took {duration(seconds)}{f' on {device}' if device else ''}." if seconds else ""
+    epochs = f"{get('train.epochs')} epoch{'' if get('train.epochs') == 1 else 's'}{burn_in}"
     return (
-        f"Network {get('model.name')}{normalization} on {get('data.name')}{limit}: {get('train.epochs')} epochs"
-        f"{burn_in}, batches of {get('train.batch_size')}, SGD with learning rate {get('optim.lr')} "
-        f"({get('optim.schedule')}), seed {get('seed')}.{took}"
+        f"Network {get('model.name')}{normalization} on {get('data.name')}{limit}: {epochs}, batches of "
+        f"{get('train.batch_size')}, SGD with learning rate {get('optim.lr')} ({get('optim.schedule')}), "
+        f"seed {get('seed')}.{took}"
     )
 
 

@@ -63,6 +63,7 @@ function drawScatter() {
     `${points.margin.length} of ${points.examples} ${splits[points.split] ?? ""} examples: those classified correctly, with a ` +
     "locally closest boundary point. " +
     `The speed is divided by ${small(method.scale)}` + (outside ? `; the ${outside} larger ones are triangles at the edge.` : ".");
+  listenToPlot(place);
   showExample(Number(document.getElementById("walk").value));
 }
 
@@ -103,14 +104,19 @@ function moveRing(row) {
   ring.style.top = `${place.offsetTop + yaxis._offset + yaxis.l2p(shown.y[row])}px`;
 }
 
-function listenToScatter() {
-  if (!scatter) return;
-  const place = document.getElementById("scatter-plot");
-  const walk = document.getElementById("walk");
+// Once there is a plot to listen to: the run shown first may have no examples.
+function listenToPlot(place) {
+  if (place.dataset.heard) return;
+  place.dataset.heard = "yes";
   const chosen = (event) => showExample(event.points[0].pointNumber);
   place.on("plotly_hover", chosen);
   place.on("plotly_click", chosen);
-  place.on("plotly_afterplot", () => moveRing(Number(walk.value)));
+  place.on("plotly_afterplot", () => moveRing(Number(document.getElementById("walk").value)));
+}
+
+function listenToScatter() {
+  if (!scatter) return;
+  const walk = document.getElementById("walk");
   walk.addEventListener("input", () => showExample(Number(walk.value)));
   document.getElementById("methods").addEventListener("change", (event) => {
     state.method = event.target.value;
