@@ -142,9 +142,8 @@ def _measured(
 
 
 def _line(record: dict[str, Any]) -> str:
-    words = "{network:10} {normalization} batch {batch:4d}  {method:12} {ms:8.2f} ms  passes {passes:5.1f}".format(
-        **record
-    )
+    words = "{network:10} {normalization} norm, batch {batch:<5d} {method:12}".format(**record)
+    words += "{ms:8.2f} ms  passes {passes:5.1f}".format(**record)
     if record["of_product"] is not None:
         words += f"  {record['of_product']:5.1%} of product  peak {record['peak_mib']:.0f} MiB"
     if record["cifar10_epoch_seconds"] is not None:

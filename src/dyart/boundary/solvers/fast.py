@@ -175,8 +175,10 @@ def _average(past: Tensor, gradient: Tensor, same: Tensor, memory: float | Tenso
 
 def _as_steep(normal: Tensor, gradient: Tensor, power: float) -> Tensor:
     """Return the averaged normal, scaled to fall as fast as the gradient does on the shortest way across."""
-    largest = normal.abs().amax(dim=1, keepdim=True)
-    way = normal.sign() * (normal.abs() / torch.where(largest > 0, largest, 1.0)) ** power
+    way = normal.sign()
+    if power:
+        largest = normal.abs().amax(dim=1, keepdim=True)
+        way = way * (normal.abs() / torch.where(largest > 0, largest, 1.0)) ** power
     own, true = (normal * way).sum(dim=1, keepdim=True), (gradient * way).sum(dim=1, keepdim=True)
     return normal * torch.where(own > 0, true / torch.where(own > 0, own, 1.0), 1.0).clamp(*SCALES)
 
