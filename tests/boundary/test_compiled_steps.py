@@ -1,9 +1,13 @@
 """The search's own work traced as one graph: whole, the same numbers, and once for all steps."""
 
+from collections import defaultdict
+from functools import cache
+
 import pytest
 import torch
 from networks import small_resnet
 
+from dyart.boundary import problem as problem_module
 from dyart.boundary.problem import Problem
 from dyart.boundary.solvers import fast
 from dyart.boundary.validation import as_bounds
@@ -11,16 +15,20 @@ from dyart.boundary.validation import as_bounds
 
 @pytest.fixture
 def graphs(monkeypatch):
-    """Trace without generating code, which takes long; return how many graphs there are."""
-    made = []
+    """Trace without generating code, which takes long; return the graphs of every function."""
+    made = defaultdict(list)
 
-    def note(graph, _):
-        made.append(graph)
-        return graph.forward
+    @cache
+    def traced(function):
+        def note(graph, _):
+            made[function.__name__].append(graph)
+            return graph.forward
+
+        return torch.compile(function, backend=note, dynamic=False, fullgraph=True)
 
     torch._dynamo.reset()
-    traced = torch.compile(fast._step, backend=note, dynamic=False, fullgraph=True)
-    monkeypatch.setattr(fast, "_compiled", {fast._step: traced}.__getitem__)
+    for module in (fast, problem_module):
+        monkeypatch.setattr(module, "compiled", traced)
     yield made
     torch._dynamo.reset()
 
@@ -37,7 +45,7 @@ def test_the_same_points_from_three_graphs(norm, graphs):
         problem = Problem(model, x, labels, norm, "soft", 5.0, *box, rounds=8, compiled=compiled)
         found.append(fast.fast_search(problem, problem.origin, 7))
     # One graph for the first step (whose point is the input itself), one for the last, one for all others.
-    assert len(graphs) == 3
+    assert {name: len(traced) for name, traced in graphs.items()} == {"_step": 3, "_score": 1}
     assert found[0].found.any()
     for traced in found[1:]:
         assert torch.equal(traced.found, found[0].found)
@@ -45,9 +53,9 @@ def test_the_same_points_from_three_graphs(norm, graphs):
         assert torch.equal(traced.rival, found[0].rival)
 
 
-def test_for_p_1_nothing_is_compiled(graphs):
+def test_for_p_1_no_step_is_compiled(graphs):
     model = small_resnet().eval()
     x = torch.rand(3, 3, 8, 8)
     problem = Problem(model, x, model(x).argmax(dim=1), "l1", "exact", 5.0, *as_bounds((0.0, 1.0), x), compiled=True)
     fast.fast_search(problem, problem.origin, 3)
-    assert not graphs
+    assert list(graphs) == ["_score"]

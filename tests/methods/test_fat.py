@@ -24,8 +24,10 @@ from stepwise_cases import (
 from dyart.data import draws
 from dyart.data.loader import Batch
 from dyart.engine.capture import Captured
+from dyart.engine.fabric import make_fabric
 from dyart.engine.run import prepare, train
 from dyart.engine.steps import Stepper
+from dyart.engine.views import Views
 from dyart.methods.at import AT
 from dyart.methods.base import start_key
 from dyart.methods.fat import FAT, FATTRADES
@@ -200,16 +202,13 @@ def test_where_nobody_says_how_far_the_training_is_the_schedule_is_at_its_end(ma
 
 
 def test_the_engine_captures_the_attack_anew_for_every_tau():
-    class Views:
-        model = search = update = None
-
-    stepper = Stepper(None, Views(), FAT(), capture=True)
-    attacks = []
+    stepper = Stepper(make_fabric("cpu"), Views(setting("group")[0], compile=False), FAT(), capture=True)
+    steps = []
     for fraction in (0.0, 0.2, 0.5, 0.6, 0.8):
         stepper.advance(fraction)
-        attacks.append(stepper.craft)
-    assert all(isinstance(attack, Captured) for attack in attacks)
-    assert [attacks.index(attack) for attack in attacks] == [0, 0, 2, 2, 4]
+        steps.append(stepper.work)
+    assert all(isinstance(step, Captured) for step in steps)
+    assert [steps.index(step) for step in steps] == [0, 0, 2, 2, 4]
 
 
 # Settings and trainings

@@ -137,13 +137,13 @@ def test_until_it_begins_it_is_adversarial_training(start):
         assert not torch.equal(method.loss(model, batch, crafted)[0], wanted)
 
 
-def test_nothing_of_the_schedule_changes_the_attack():
+def test_the_begin_of_the_weights_is_a_new_stage():
     method = GAIRAT(begin=0.3)
-    stages = set()
-    for fraction in (0.0, 0.3, 0.9):
+    stages = []
+    for fraction in (0.0, 0.2, 0.3, 0.9):
         method.advance(fraction)
-        stages.add(method.stage)
-    assert len(stages) == 1
+        stages.append(method.stage)
+    assert stages == [False, False, True, True]
 
 
 def test_where_nobody_says_how_far_the_training_is_examples_are_weighted():

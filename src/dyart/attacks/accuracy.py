@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from dyart.attacks.pgd import negative_margin, pgd
+from dyart.boundary.memory import Pieces
 from dyart.boundary.model import Model, evaluation_mode, logits_of, ordinary, unchanged
 from dyart.boundary.norms import Norm
 
@@ -81,6 +82,10 @@ def _in_batches(
     judge: Callable[[Tensor, Tensor, Tensor], Tensor], model: Model, inputs: Tensor, labels: Tensor, batch_size: int
 ) -> Tensor:
     with torch.inference_mode(False), evaluation_mode(model), unchanged(model, inputs.device):
+        if len(inputs) == 0:  # of many processes with few examples, some have none
+            return torch.zeros(0, dtype=torch.bool, device=inputs.device)
         rows = torch.arange(len(inputs), device=inputs.device)
-        columns = (ordinary(inputs), ordinary(labels), rows)
-        return torch.cat([judge(*part) for part in zip(*(c.split(batch_size) for c in columns), strict=True)])
+        x, y = ordinary(inputs), ordinary(labels)
+        pieces = Pieces("accuracy")
+        parts = [pieces(lambda some: judge(x[some], y[some], some), part) for part in rows.split(batch_size)]
+        return torch.cat([flags for part in parts for flags in part])

@@ -38,6 +38,7 @@ def counted_pgd(
     key: int | Tensor = 0,
     index: Tensor | None = None,
     bounds: tuple[float, float] | None = (0.0, 1.0),
+    compile: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the points of ``pgd``, whose arguments these are, and every example's count, int64 ``[N]``.
 
@@ -55,6 +56,7 @@ def counted_pgd(
         key: of the draws.
         index: the examples' names in the draws.
         bounds: the box.
+        compile: compile the steps' own tensor work.
 
     Raises:
         ValueError: what ``pgd`` raises, or an unknown count.
@@ -83,5 +85,6 @@ def counted_pgd(
         index=index,
         bounds=bounds,
         watch=watch,
+        compile=compile,
     )
     return points, kappa

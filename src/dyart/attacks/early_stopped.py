@@ -37,6 +37,7 @@ def early_stopped_pgd(
     key: int | Tensor = 0,
     index: Tensor | None = None,
     bounds: tuple[float, float] | None = (0.0, 1.0),
+    compile: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return points within ``radius`` of the inputs, and how many steps every example took, int64 ``[N]``.
 
@@ -57,6 +58,7 @@ def early_stopped_pgd(
         key: of the draws of start and noise.
         index: the examples' names in the draws.
         bounds: the box.
+        compile: compile the steps' own tensor work.
 
     Raises:
         ValueError: what ``pgd`` raises, or a negative tau.
@@ -87,5 +89,6 @@ def early_stopped_pgd(
         bounds=bounds,
         noise=noise,
         watch=watch,
+        compile=compile,
     )
     return points, taken

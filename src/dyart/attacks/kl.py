@@ -63,6 +63,7 @@ def kl_pgd(
     key: int | Tensor = 0,
     index: Tensor | None = None,
     bounds: tuple[float, float] | None = (0.0, 1.0),
+    compile: bool = False,
 ) -> Tensor:
     """Return points within ``radius`` of the inputs that are predicted otherwise: PGD on the KL divergence.
 
@@ -87,4 +88,5 @@ def kl_pgd(
         key=key,
         index=index,
         bounds=bounds,
+        compile=compile,
     )

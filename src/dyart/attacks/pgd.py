@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dyart.boundary import norms
+from dyart.boundary.kernels import compiled
 from dyart.boundary.margins import at_least_float32, logit_margin
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.norms import Norm
@@ -55,6 +56,7 @@ def pgd(
     bounds: tuple[float, float] | None = (0.0, 1.0),
     noise: float = 0.0,
     watch: Watch | None = None,
+    compile: bool = False,
 ) -> Tensor:
     """Return points within ``radius`` of the inputs that raise the objective.
 
@@ -74,6 +76,7 @@ def pgd(
         noise: deviation of what is added to every step, before it is brought back into ball and box.
         watch: is shown logits and labels at every point that a step begins from (not at the last one), and returns
             which examples take the step, ``[N]``; None: all. The others stay exactly where they are.
+        compile: compile the steps' own tensor work: for a GPU.
 
     Raises:
         ValueError: unknown norm or start, negative steps, radius or noise.
@@ -90,15 +93,29 @@ def pgd(
     stride = _per_example(2.5 * radius / max(steps, 1) if step_size is None else step_size, inputs)
     index = torch.arange(len(inputs), device=inputs.device) if index is None else index
     points = _into(inputs + _offset(inputs, ball, norm, start, key, index), inputs, ball, norm, bounds)
+    climb = compiled(_climb) if compile else _climb
     for step in range(steps):
         gradient, logits = _gradient_and_logits(model, points, labels, objective)
-        moved = points + stride * _steepest(gradient, norm)
-        if noise:
-            moved = moved + noise * _step_noise(inputs, key, index, step)
-        moved = _into(moved, inputs, ball, norm, bounds)
+        extra = noise * _step_noise(inputs, key, index, step) if noise else None
+        moved = climb(points, gradient, inputs, ball, stride, norm, bounds, extra)
         moving = None if watch is None else watch(logits, labels)
         points = moved if moving is None else torch.where(_per_row(moving, points), moved, points)
     return points
+
+
+def _climb(
+    points: Tensor,
+    gradient: Tensor,
+    inputs: Tensor,
+    ball: Tensor,
+    stride: Tensor,
+    norm: Norm,
+    bounds: tuple[float, float] | None,
+    extra: Tensor | None,
+) -> Tensor:
+    """Return the points after one step: tensor work alone, without a pass of the model."""
+    moved = points + stride * _steepest(gradient, norm)
+    return _into(moved if extra is None else moved + extra, inputs, ball, norm, bounds)
 
 
 def input_gradient(model: Model, points: Tensor, labels: Tensor, objective: Objective) -> Tensor:

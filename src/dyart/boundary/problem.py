@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dyart.boundary.kernels import compiled
 from dyart.boundary.margins import (
     Boundary,
     at_least_float32,
@@ -19,7 +20,7 @@ from dyart.boundary.margins import (
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.norms import Norm, flat
 from dyart.boundary.norms import norm as norm_of
-from dyart.boundary.projections import project_onto_hyperplane
+from dyart.boundary.projections import project_onto_hyperplane, shrink_onto_hyperplane
 
 
 class Evaluation(NamedTuple):
@@ -87,7 +88,7 @@ class Problem:
     rounds: int | None = None
     """Newton rounds of a projection; None: to convergence (needs host synchronisation)."""
     compiled: bool = False
-    """Compile the steps' own work (p = inf and 2): for a GPU, where it is many small kernels otherwise."""
+    """Compile the work between the passes (of steps for p = inf and 2): on a GPU it is many small kernels otherwise."""
     forward: int = field(default=0, init=False)
     backward: int = field(default=0, init=False)
 
@@ -107,9 +108,13 @@ class Problem:
         always the soft margin.
         """
         with torch.enable_grad():
-            points = x.detach().requires_grad_()
-            logits = self._logits(points)
-            value = self.orient(boundary_value(logits, self.labels, self.boundary, self.beta))
+            points = self._shown(x).requires_grad_()
+            output = self._logits(points)
+            # The margin function has a graph of its own, on the logits as they are.
+            logits = output.detach().requires_grad_(output.is_floating_point())
+            score = compiled(_score) if self.compiled else _score
+            value, rival, correct = score(logits, self.labels, self.boundary, float(self.beta))
+            value = self.orient(value)
             followed = value
             aimed = torch.zeros_like(self.labels, dtype=torch.bool) if aim is None else aim
             if target is not None:
@@ -123,10 +128,10 @@ class Problem:
                 aimed = aimed & ~(outside & (value < 0))
                 soft = self.orient(soft_logit_margin(logits, self.labels, self.beta))
                 followed = torch.where(outside, torch.where(aimed, soft, value), followed)
-            gradient = self._gradient(followed, points)
-        logits = logits.detach()
-        rival, correct = closest_rival(logits, self.labels), logits.argmax(dim=1) == self.labels
-        return Evaluation(value.detach(), followed.detach(), gradient, rival, correct, aimed)
+            (slope,) = torch.autograd.grad(followed.sum(), logits)
+            gradient = self._gradient(output, points, slope)
+        value, followed = (self._plain(tensor) for tensor in (value, followed))
+        return Evaluation(value, followed, gradient, rival, correct, aimed)
 
     def linearise(self, x: Tensor, rivals: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return values ``[M, N]`` and gradients ``[M, N, D]`` of pieces of the boundary at ``x``.
@@ -135,15 +140,15 @@ class Problem:
         soft boundary. One forward pass and M backward passes.
         """
         with torch.enable_grad():
-            points = x.detach().requires_grad_()
+            points = self._shown(x).requires_grad_()
             logits = self._logits(points)
             if rivals is None and self.boundary == "soft":
                 pieces = [self.orient(boundary_value(logits, self.labels, self.boundary, self.beta))]
             else:
                 rivals = rivals_by_logit(logits.detach(), self.labels) if rivals is None else rivals
                 pieces = [self._against(logits, rival) for rival in rivals.unbind(dim=1)]
-            gradients = [self._gradient(piece, points, keep=True) for piece in pieces]
-        return torch.stack(pieces).detach(), torch.stack(gradients)
+            gradients = [self._gradient(piece, points, torch.ones_like(piece), keep=True) for piece in pieces]
+        return self._plain(torch.stack(pieces)), torch.stack(gradients)
 
     def value(self, x: Tensor) -> Tensor:
         """Return the oriented value at ``x``: one forward pass."""
@@ -152,30 +157,38 @@ class Problem:
     def look(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the oriented value at ``x``, and whether the largest logit is the label's: one forward pass."""
         with torch.no_grad():
-            logits = self._logits(x)
+            logits = self._logits(self._shown(x))
             value = self.orient(boundary_value(logits, self.labels, self.boundary, self.beta))
-        return value, logits.argmax(dim=1) == self.labels
+        return self._plain(value), logits.argmax(dim=1) == self.labels
 
-    def _logits(self, x: Tensor) -> Tensor:
+    def _shown(self, x: Tensor) -> Tensor:
+        """Return flat points as the model sees them, as a leaf: compiled models warn of others."""
+        return x.detach().to(self.inputs.dtype).reshape(self.inputs.shape)
+
+    def _logits(self, points: Tensor) -> Tensor:
         self.forward += 1
-        return logits_of(self.model(x.to(self.inputs.dtype).reshape(self.inputs.shape)))
+        return logits_of(self.model(points))
 
     def _against(self, logits: Tensor, rival: Tensor) -> Tensor:
         scores = at_least_float32(logits)
         difference = scores.gather(1, self.labels[:, None]) - scores.gather(1, rival[:, None])
         return self.orient(difference[:, 0])
 
-    def _gradient(self, values: Tensor, points: Tensor, keep: bool = False) -> Tensor:
+    def _gradient(self, values: Tensor, points: Tensor, slope: Tensor, keep: bool = False) -> Tensor:
         gradient = None
         if values.requires_grad:
-            (gradient,) = torch.autograd.grad(values.sum(), points, retain_graph=keep, allow_unused=True)
+            (gradient,) = torch.autograd.grad(values, points, slope, retain_graph=keep, allow_unused=True)
         if gradient is None:
             raise ValueError(
                 "the logits do not depend on the inputs through differentiable operations: the model must be made of "
                 "torch operations with gradients (no .detach(), argmax, rounding or numpy on the way)"
             )
         self.backward += 1
-        return gradient
+        return flat(gradient).to(self.origin.dtype)
+
+    def _plain(self, value: Tensor) -> Tensor:
+        """Return a value apart from its graph, in the dtype of all geometry, whatever the model's is."""
+        return value.detach().to(self.origin.dtype)
 
     def orient(self, value: Tensor) -> Tensor:
         """Return ``value`` with the sign that makes it positive on the inputs' side."""
@@ -197,12 +210,13 @@ class Problem:
             x = torch.maximum(torch.minimum(x, self.high), self.low)
         return x.to(self.inputs.dtype).to(self.origin.dtype)
 
-    def project(self, origin: Tensor, gradient: Tensor, offset: Tensor, power: float | None = None) -> Tensor:
-        """Return the shortest displacement from ``origin`` onto a hyperplane, without leaving the box.
+    def project(self, origin: Tensor, gradient: Tensor, offset: Tensor) -> Tensor:
+        """Return the shortest displacement from ``origin`` onto a hyperplane, without leaving the box."""
+        return project_onto_hyperplane(origin, gradient, offset, self.norm, self.low, self.high, self.rounds)
 
-        Shortest in the problem's norm, or in the p-norm with p = 1 + 1 / ``power``.
-        """
-        return project_onto_hyperplane(origin, gradient, offset, self.norm, self.low, self.high, self.rounds, power)
+    def shrink(self, displacement: Tensor, gradient: Tensor, offset: Tensor, threshold: Tensor) -> Tensor:
+        """Return a displacement from the inputs across a hyperplane, near the given one and shorter for p = 1."""
+        return shrink_onto_hyperplane(displacement, gradient, offset, threshold, self.origin, self.low, self.high)
 
     def distance(self, x: Tensor) -> Tensor:
         """Return how far ``x`` is from the inputs, ``[N]``."""
@@ -224,6 +238,12 @@ class Problem:
         row = self.origin.new_full((len(self.origin),), torch.inf)
         rival = torch.full_like(self.labels, -1)
         return Best(row, self.origin, row, torch.zeros_like(self.origin), rival)
+
+
+def _score(logits: Tensor, labels: Tensor, boundary: Boundary, beta: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the margin function, to be differentiated; the largest other class; whether the label is the largest."""
+    fixed = logits.detach()
+    return boundary_value(logits, labels, boundary, beta), closest_rival(fixed, labels), fixed.argmax(dim=1) == labels
 
 
 Tick = Callable[[], None]

@@ -12,11 +12,13 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 METHODS = ["natural", "at", "trades", "dyart"]
 CIFAR_IMAGES = 50_000 - 1_024
+# What the CIFAR-10 recipes for ResNet-18 train with.
+SEARCH_STEPS = 7
 HELP = """\
 examples:
   dyart bench                                      the demo's network on the CPU, a minute or two
   dyart bench --gpu                                ResNet-18 with BatchNorm and GroupNorm, batches of 128 and 512
-  dyart bench --gpu --networks wrn28-10 --batches 256 --methods at,dyart
+  dyart bench --gpu --networks wrn28-10 --batches 256 --methods at,dyart --merge
 
 Steps are whole ones (crafting, loss, backward, clipping, optimizer, averaging) on random images, the methods in turn in
 one process. "passes" is the arithmetic of a step in forward passes of its batch: a forward pass is 1, one to the inputs
@@ -41,8 +43,14 @@ def add_bench(commands: Commands) -> None:
     )
     add("--batches", type=_numbers, help="batch sizes (default: 128; with --gpu 128,512)")
     add("--methods", type=_words, default=METHODS, help=f"(default: {','.join(METHODS)})")
+    add(
+        "--search-steps",
+        type=int,
+        help=f"of DyART's boundary search (default: the recipe's; with --gpu {SEARCH_STEPS} for every network)",
+    )
     add("--rounds", type=int, default=6, help="bursts of five steps of each method (default: 6)")
     add("--out", type=Path, default=Path("steps.json"), help="file (default: steps.json)")
+    add("--merge", action="store_true", help="keep what the file has of other networks, batches and methods")
     bench.set_defaults(run=_bench)
 
 
@@ -52,9 +60,13 @@ def _words(text: str) -> list[str]:
 
 def _numbers(text: str) -> list[int]:
     try:
-        return [int(word) for word in _words(text)]
+        numbers = [int(word) for word in _words(text)]
+        if min(numbers, default=0) < 1:
+            raise ValueError
+        return numbers
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"batch sizes are whole numbers, e.g. 128,512; got {text!r}") from error
+        words = f"batch sizes are positive whole numbers, e.g. 128,512; got {text!r}"
+        raise argparse.ArgumentTypeError(words) from error
 
 
 def _bench(options: argparse.Namespace) -> None:
@@ -65,6 +77,8 @@ def _bench(options: argparse.Namespace) -> None:
 
     if options.rounds < 1:
         raise ValueError(f"--rounds must be at least 1, got {options.rounds}")
+    if options.search_steps is not None and options.search_steps < 2:
+        raise ValueError(f"--search-steps must be at least 2, got {options.search_steps}")
     if options.gpu and not torch.cuda.is_available():
         raise ValueError("--gpu, but this machine has no GPU that torch can use")
     device = torch.device("cuda" if options.gpu else "cpu")
@@ -85,10 +99,22 @@ def _bench(options: argparse.Namespace) -> None:
         },
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "settings": {"precision": "bf16" if options.gpu else "fp32", "compile": options.gpu, "rounds": options.rounds},
-        "records": records,
+        "records": [*_others(options.out, records), *records] if options.merge else records,
     }
-    write_json(options.out, json.loads(json.dumps(content)))
+    write_json(options.out, content)
     print(f"written: {options.out}")
+
+
+def _others(path: Path, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what a file has that was not measured anew."""
+    if not path.is_file():
+        return []
+
+    def named(record: dict[str, Any]) -> list[Any]:
+        return [record[key] for key in ("network", "normalization", "batch", "method", "search_steps")]
+
+    measured = [named(record) for record in records]
+    return [old for old in json.loads(path.read_text(encoding="utf-8"))["records"] if named(old) not in measured]
 
 
 def _measured(
@@ -99,6 +125,8 @@ def _measured(
     rate: float | None,
 ) -> list[dict[str, Any]]:
     """Time the methods on one network and batch size, print a line each, and return their records."""
+    import time
+
     import torch
 
     from dyart.engine.timing import in_turn, noise, operations, ready, step_of
@@ -107,15 +135,21 @@ def _measured(
     data = noise(8 * batch, shape)
     precision = "bf16" if options.gpu else "fp32"
     words = ["--train.device", device.type, "--train.batch_size", str(batch), "--train.precision", precision]
-    counts, steps, peaks = {}, {}, {}
+    searched = options.search_steps or (SEARCH_STEPS if options.gpu else None)
+    counts, steps, peaks, first, search_steps = {}, {}, {}, {}, {}
     for method in options.methods:
         recipe = f"{family}-{network}-{method}"
         print(f"{recipe}, batch {batch}: getting ready", file=sys.stderr)
-        counts[method] = operations(ready(recipe, [*words, "--train.compile", "off"], data))
+        own = [*words, "--method.steps", str(searched)] if searched and method.startswith("dyart") else words
+        counts[method] = operations(ready(recipe, [*own, "--train.compile", "off"], data))
         if options.gpu:
             torch.cuda.reset_peak_memory_stats(device)
-        steps[method] = step_of(ready(recipe, [*words, "--train.compile", "on" if options.gpu else "off"], data))
+        training = ready(recipe, [*own, "--train.compile", "on" if options.gpu else "off"], data)
+        search_steps[method] = training.config.method.get("steps") if method.startswith("dyart") else None
+        steps[method] = step_of(training)
+        start = time.perf_counter()
         steps[method]()
+        first[method] = time.perf_counter() - start
         peaks[method] = torch.cuda.max_memory_allocated(device) / 2**20 if options.gpu else None
     times = in_turn(steps, device, options.rounds)
     records = []
@@ -127,6 +161,7 @@ def _measured(
             "normalization": "group" if network.endswith("-gn") else "batch",
             "batch": batch,
             "method": method,
+            "search_steps": search_steps[method],
             "ms": ms,
             "ms_q10": low,
             "ms_q90": high,
@@ -134,6 +169,7 @@ def _measured(
             "operations": work,
             "of_product": None if rate is None else work / (ms / 1000) / rate,
             "peak_mib": peaks[method],
+            "first_step_seconds": first[method],
             "cifar10_epoch_seconds": None if network == "cnn" else ms / 1000 * (CIFAR_IMAGES // batch),
         }
         records.append(record)

@@ -1,8 +1,8 @@
 """A piece of GPU work recorded once as a CUDA graph and replayed: no launch overhead, however many kernels it has."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -11,30 +11,44 @@ from dyart.data.loader import Batch
 
 Result = TypeVar("Result")
 
-WARM_UP = 3
+WARM_UP = 2
+
+
+class CaptureError(RuntimeError):
+    """The work cannot be recorded; nothing has changed, and it runs as it is."""
 
 
 class Captured(Generic[Result]):
-    """A function of a batch as one CUDA graph; other shapes than the first run as they are.
+    """A function of a batch as one CUDA graph; other shapes than the recorded one run as they are.
 
-    The result's tensors are overwritten by the next call.
+    The first call runs as it is, so that whatever is made in a first call is there; the second one records. The
+    result's tensors are overwritten by the next call.
 
     Args:
-        function: without host synchronisation, allocation on the host, or shapes that depend on values.
+        function: without host synchronisation, copies from the host, or shapes that depend on values.
+        changed: the tensors beside the result that a call changes, e.g. running statistics: recording, which runs the
+            function, leaves them as they were.
     """
 
-    def __init__(self, function: Callable[[Batch], Result]) -> None:
-        """Record at the first call."""
-        self.function = function
+    def __init__(self, function: Callable[[Batch], Result], changed: Callable[[], Iterable[Tensor]] = tuple) -> None:
+        """Record at the second call."""
+        self.function, self.changed = function, changed
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.idle = False
+        self.begun = self.idle = False
 
     def __call__(self, batch: Batch) -> Result:
-        """Return the function's result for a batch."""
-        if self.graph is None and not self.idle:
+        """Return the function's result for a batch.
+
+        Raises:
+            CaptureError: at the second call, if the function cannot be recorded.
+        """
+        if self.idle or not self.begun:
+            self.begun = True
+            result = self.function(batch)
+            self.idle = result is None  # a function that returns nothing has nothing to record
+            return result
+        if self.graph is None:
             self._record(batch)
-        if self.idle:
-            return self.function(batch)
         given = _tensors(batch)
         assert self.graph is not None
         if {name: tensor.shape for name, tensor in given.items()} != self.shapes:
@@ -45,23 +59,28 @@ class Captured(Generic[Result]):
         return self.result
 
     def _record(self, batch: Batch) -> None:
-        """Record the work, unless there is none: a function that returns None crafts nothing."""
         self.static = {name: tensor.clone() for name, tensor in _tensors(batch).items()}
         self.shapes = {name: tensor.shape for name, tensor in self.static.items()}
-        static = dataclasses.replace(batch, **self.static)
+        static = dataclasses.replace(batch, **cast(dict[str, Any], self.static))
+        kept = [(tensor, tensor.clone()) for tensor in self.changed()]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            results = [self.function(static) for _ in range(WARM_UP)]
+            for _ in range(WARM_UP):
+                self.function(static)
         torch.cuda.current_stream().wait_stream(side)
-        if results[-1] is None:
-            self.idle = True
-            return
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.result = self.function(static)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self.result = self.function(static)
+        except RuntimeError as error:
+            raise CaptureError(str(error)) from error
+        finally:
+            for tensor, before in kept:
+                tensor.copy_(before)
+        self.graph = graph
 
 
 def _tensors(batch: Batch) -> dict[str, Tensor]:
     named = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    return {name: tensor for name, tensor in named.items() if tensor is not None}
+    return {name: value for name, value in named.items() if isinstance(value, Tensor)}

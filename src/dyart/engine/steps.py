@@ -1,6 +1,6 @@
 """One step of training: craft the points, take the loss, move the weights."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from dyart.data.loader import Batch
-from dyart.engine.capture import Captured
+from dyart.engine.capture import Captured, CaptureError
 from dyart.engine.fabric import Fabric
 from dyart.engine.views import Views
 from dyart.methods.base import Method, Metrics
+
+Work = tuple[Tensor, Metrics, list[Tensor | None]]
 
 
 class Stepper:
@@ -21,7 +23,8 @@ class Stepper:
         fabric: device and precision.
         views: of the network, which is trained in place.
         method: what is trained on.
-        capture: record the crafting as a CUDA graph.
+        capture: record a step, up to the gradients, as one CUDA graph; its crafting alone where the method perturbs the
+            weights on the way, where batches are split, or where the loss cannot be recorded.
         accumulate: parts that a batch is split into.
     """
 
@@ -34,6 +37,8 @@ class Stepper:
             raise ValueError(f"{method.name} perturbs the weights for a whole step: train.accumulate must be 1")
         self.fabric, self.views, self.method, self.accumulate = fabric, views, method, accumulate
         self.capture = method.compiled = capture
+        self.whole = capture and accumulate == 1 and type(method).perturb is Method.perturb
+        self.parameters = [parameter for parameter in views.model.parameters() if parameter.requires_grad]
         self.stage: Hashable = object()  # equal to no method's
         self.advance(0.0)
 
@@ -42,11 +47,34 @@ class Stepper:
         self.method.advance(fraction)
         if self.method.stage != self.stage:
             self.stage = self.method.stage
-            self.craft: Callable[[Batch], Any] = Captured(self._craft) if self.capture else self._craft
+            self._begin()
 
     def gradients(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        """Add the gradients of one batch to the parameters, and return loss and metrics, detached, on the device."""
+        """Give the parameters the gradients of one batch, and return loss and metrics, detached, on the device."""
         self.views.model.train()
+        try:
+            loss, metrics, gradients = self.work(batch)
+        except CaptureError as error:
+            reason = str(error).splitlines()[0]
+            self.fabric.print(f"the loss of {self.method.name} cannot be recorded ({reason}): only its crafting is")
+            self.whole = False
+            self._begin()
+            loss, metrics, gradients = self.work(batch)
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return loss, metrics
+
+    def _begin(self) -> None:
+        crafted_apart = self.capture and not self.whole
+        self.craft: Callable[[Batch], Any] = Captured(self._craft) if crafted_apart else self._craft
+        self.work: Callable[[Batch], Work] = Captured(self._work, self._changed) if self.whole else self._work
+
+    def _changed(self) -> Iterator[Tensor]:
+        yield from self.views.model.buffers()
+        yield from self.method.state_dict().values()
+
+    def _work(self, batch: Batch) -> Work:
+        self.views.model.zero_grad(set_to_none=True)
         parts = split(batch, self.accumulate)
         total: Tensor | None = None
         summed: Metrics = {}
@@ -65,9 +93,10 @@ class Stepper:
             summed = {name: summed[name] + value if summed else value for name, value in metrics.items()}
             total = loss.detach() if total is None else total + loss.detach()
         assert total is not None
-        return total, summed
+        return total, summed, [parameter.grad for parameter in self.parameters]
 
     def _craft(self, batch: Batch) -> Any:  # noqa: ANN401
+        self.views.refresh()
         with self.fabric.autocast():
             return self.method.craft(self.views.search, batch)
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from dyart.boundary.model import Model
+from dyart.engine.folded import FoldedView
 from dyart.recipes.config import Switch
 
 VARIANTS = 32
@@ -55,11 +56,19 @@ class Views:
 
     Args:
         model: the network.
-        compile: compile both.
+        compile: compile both; the view is folded then, and follows the network when it is refreshed.
+        half: the search runs under autocast to bfloat16.
     """
 
-    def __init__(self, model: nn.Module, compile: bool) -> None:
+    def __init__(self, model: nn.Module, compile: bool, half: bool = False) -> None:
         """Make the two; compilation happens at their first call."""
         self.model = model
         self.update: Model = compiled(model, compile)
-        self.search: Model = compiled(frozen_view(model), compile)
+        frozen = frozen_view(model)
+        self.folded = FoldedView(model, frozen, half) if compile else None
+        self.search: Model = compiled(frozen, compile)
+
+    def refresh(self) -> None:
+        """Let the search's view see the weights as they are now."""
+        if self.folded is not None:
+            self.folded.refresh()

@@ -55,6 +55,7 @@ class AT(Method[Tensor]):
             start=self.start,
             key=start_key(batch, "at"),
             index=batch.index,
+            compile=self.compiled,
         )
 
     def loss(self, model: Model, batch: Batch, crafted: Tensor) -> tuple[Tensor, Metrics]:

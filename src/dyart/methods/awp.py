@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dyart.boundary.model import Model, unchanged
+from dyart.data import ranks
 from dyart.data.loader import Batch
 from dyart.methods.base import Method, Metrics
 
@@ -107,9 +108,10 @@ class AWP(Method[Any]):
         if not (weights and self.awp_active and self.gamma > 0):
             return []
         kept = {name: tensor.clone() for name, tensor in self.state_dict().items()}
+        tensors = [weight for _, weight in weights]
         with unchanged(model, batch.inputs.device), torch.enable_grad():
             loss, _ = self.loss(forward, batch, crafted)
-            gradients = torch.autograd.grad(loss, [weight for _, weight in weights], allow_unused=True)
+            gradients = ranks.summed(torch.autograd.grad(loss, tensors, allow_unused=True), tensors, batch.shard)
         if kept:
             self.load_state_dict(kept)
         pairs = zip(weights, gradients, strict=True)

@@ -52,11 +52,15 @@ class Method(ABC, Generic[Crafted]):
 
     @abstractmethod
     def loss(self, model: Model, batch: Batch, crafted: Crafted) -> tuple[Tensor, Metrics]:
-        """Return the loss, to be differentiated, and detached scalars to log. The model is in training mode."""
+        """Return the loss, to be differentiated, and detached scalars to log. The model is in training mode.
+
+        Without host synchronisation the whole step is captured on a GPU; with it (``item()``, a branch on a value)
+        the crafting alone.
+        """
 
     @property
     def stage(self) -> Hashable:
-        """What of the method's settings changes in the course of a training; a new stage is captured anew."""
+        """What of crafting's and loss's settings changes in the course of a training; a new stage is captured anew."""
         return None
 
     def prepare(self, examples: int, device: torch.device) -> None:

@@ -23,6 +23,7 @@ from dyart.boundary.search import assemble
 from dyart.boundary.solvers.fast import fast_search, fast_search_from
 from dyart.boundary.validation import Bounds, as_bounds
 from dyart.data.loader import Batch
+from dyart.data.ranks import Shard, gathered
 from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register
 from dyart.methods.ways import Ways
 
@@ -190,7 +191,7 @@ class DyART(Method[BoundaryPoints]):
         at_points, at_inputs = self._logits(model, crafted, batch.inputs)
         clean = classification_loss(at_inputs, batch)
         margin = margin_costs(at_points, crafted, self.cost, self.box_aware, used).sum() / len(batch)
-        metrics = self._metrics(crafted, used, at_points.detach(), at_inputs.detach())
+        metrics = self._metrics(crafted, used, at_points.detach(), at_inputs.detach(), batch.shard)
         metrics |= {"clean_loss": clean.detach(), "margin_loss": margin.detach()}
         return clean + self.lam * margin, metrics
 
@@ -222,12 +223,16 @@ class DyART(Method[BoundaryPoints]):
         both = logits_of(model(torch.cat([points.points, inputs.detach()])))
         return both[: len(inputs)], both[len(inputs) :]
 
-    def _metrics(self, points: BoundaryPoints, used: Tensor, at_points: Tensor, at_inputs: Tensor) -> Metrics:
+    def _metrics(
+        self, points: BoundaryPoints, used: Tensor, at_points: Tensor, at_inputs: Tensor, shard: Shard | None
+    ) -> Metrics:
         shares = {"inside": points.inside, "found": points.found, "optimal": points.optimal, "used": used}
         metrics = {name: rows.float().mean() for name, rows in shares.items()}
         metrics["accuracy"] = accuracy(at_inputs, points.labels)
+        margins = gathered(points.margin, shard)
         for percent in QUANTILES:
-            metrics[f"margin_q{percent}"] = torch.nanquantile(points.margin, percent / 100)
+            metrics[f"margin_q{percent}"] = torch.nanquantile(margins, percent / 100)
         shift = boundary_value(at_points, points.labels, self.boundary, self.beta) - points.value
-        metrics["phi_shift"] = torch.where(used, shift, 0.0).sum() / used.sum().clamp(min=1)
+        shift, used = gathered(torch.where(used, shift, 0.0), shard), gathered(used, shard)
+        metrics["phi_shift"] = shift.sum() / used.sum().clamp(min=1)
         return metrics

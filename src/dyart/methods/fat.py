@@ -79,6 +79,7 @@ class Friendly(Method[tuple[Tensor, Tensor]]):
             start=outer.start,
             key=start_key(batch, outer.name),  # the same draws: with a large tau the points are the outer method's
             index=batch.index,
+            compile=self.compiled,
         )
 
     def loss(self, model: Model, batch: Batch, crafted: tuple[Tensor, Tensor]) -> tuple[Tensor, Metrics]:

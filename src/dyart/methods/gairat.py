@@ -12,6 +12,8 @@ code has floor(K / 2) in place of K / 2; for an even one they agree. The reweigh
 under PGD is far above that under AutoAttack, so report the latter.
 """
 
+from collections.abc import Hashable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,6 +23,7 @@ from dyart.attacks.pgd import ATTACK_NORMS, STARTS, AttackNorm, Start
 from dyart.boundary import validation
 from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, logits_of
+from dyart.data import ranks
 from dyart.data.loader import Batch
 from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register, start_key
 
@@ -75,6 +78,11 @@ class GAIRAT(Method[tuple[Tensor, Tensor]]):
         """Weight examples from the fraction ``begin`` on."""
         self.weighted = fraction >= self.begin
 
+    @property
+    def stage(self) -> Hashable:
+        """Whether examples are weighted."""
+        return self.weighted
+
     def craft(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the adversarial images and every example's kappa."""
         return counted_pgd(
@@ -89,6 +97,7 @@ class GAIRAT(Method[tuple[Tensor, Tensor]]):
             start=self.start,
             key=start_key(batch, "at"),  # adversarial training's own: until ``begin`` this is its twin
             index=batch.index,
+            compile=self.compiled,
         )
 
     def loss(self, model: Model, batch: Batch, crafted: tuple[Tensor, Tensor]) -> tuple[Tensor, Metrics]:
@@ -102,9 +111,10 @@ class GAIRAT(Method[tuple[Tensor, Tensor]]):
         plain = classification_loss(logits, batch)
         loss, weights = plain, torch.ones_like(kappa, dtype=torch.float32)
         if self.weighted:
-            weights = self.weights(kappa)
+            weights = self.weights(ranks.gathered(kappa, batch.shard))
             targets = batch.labels.long() if batch.targets is None else batch.targets
-            loss = (weights * F.cross_entropy(logits, targets, reduction="none")).mean()
+            losses = F.cross_entropy(logits, targets, reduction="none")
+            loss = (ranks.own(weights, batch.shard) * losses).mean()
         return loss, {
             "adversarial_loss": plain.detach(),
             "adversarial_accuracy": accuracy(logits, batch.labels),

@@ -12,6 +12,7 @@ Slope and bias are those that the released code recommends, which are not its pa
 """
 
 import math
+from collections.abc import Hashable
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from dyart.attacks.kl import RandomStart
 from dyart.attacks.pgd import AttackNorm, Start
 from dyart.boundary.margins import at_least_float32, logit_margin
 from dyart.boundary.model import Model, logits_of
+from dyart.data import ranks
 from dyart.data.loader import Batch
 from dyart.methods.at import AT
 from dyart.methods.base import Metrics, accuracy, register
@@ -51,14 +53,23 @@ class Weighting:
         self.slope, self.bias, self.begin, self.normalize = slope, bias, begin, normalize
         self.fraction = 1.0
 
-    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the weight of every example, ``[N]``, a constant, from its logits at the adversarial image."""
+    @property
+    def active(self) -> bool:
+        """Whether the weights count by now."""
+        return self.fraction >= self.begin
+
+    def __call__(self, logits: Tensor, labels: Tensor, shard: ranks.Shard | None = None) -> Tensor:
+        """Return the weight of every example, ``[N]``, a constant, from its logits at the adversarial image.
+
+        ``shard``: which examples of the batch these are.
+        """
         margins = probability_margin(logits.detach(), labels)
-        if self.fraction < self.begin:
+        if not self.active:
             return torch.ones_like(margins)
         scores = self.slope * (margins + self.bias)
         if self.normalize:  # as logarithms: with a steep slope every sigmoid of a batch may be below any float
-            return len(scores) * F.softmax(F.logsigmoid(scores), dim=0)
+            every = ranks.gathered(F.logsigmoid(scores), shard)
+            return ranks.own(len(every) * F.softmax(every, dim=0), shard)
         return SCALE * scores.sigmoid()
 
 
@@ -98,12 +109,17 @@ class MAILAT(AT):
         """Take note of how far the training is."""
         self.weighting.fraction = fraction
 
+    @property
+    def stage(self) -> Hashable:
+        """Whether examples are weighted."""
+        return self.weighting.active
+
     def loss(self, model: Model, batch: Batch, crafted: Tensor) -> tuple[Tensor, Metrics]:
         """Return the weighted mean cross-entropy at the adversarial images; ``adversarial_loss`` is without weights."""
         logits = at_least_float32(logits_of(model(crafted)))
         targets = batch.labels.long() if batch.targets is None else batch.targets
         losses = F.cross_entropy(logits, targets, reduction="none")
-        weights = self.weighting(logits, batch.labels)
+        weights = self.weighting(logits, batch.labels, batch.shard)
         metrics = {
             "adversarial_loss": losses.detach().mean(),
             "adversarial_accuracy": accuracy(logits, batch.labels),
@@ -153,10 +169,15 @@ class MAILTRADES(TRADES):
         """Take note of how far the training is."""
         self.weighting.fraction = fraction
 
+    @property
+    def stage(self) -> Hashable:
+        """Whether examples are weighted."""
+        return self.weighting.active
+
     def loss(self, model: Model, batch: Batch, crafted: Tensor) -> tuple[Tensor, Metrics]:
         """Return clean cross-entropy plus weighted divergences; ``kl`` is logged without weights and beta."""
         clean, adversarial = clean_and_adversarial(model, batch.inputs, crafted, self.joint)
-        weights = self.weighting(adversarial, batch.labels)
+        weights = self.weighting(adversarial, batch.labels, batch.shard)
         loss, metrics = self._sum(clean, adversarial, batch, weights)
         return loss, metrics | {"weight": weights.mean()}
 

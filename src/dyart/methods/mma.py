@@ -26,6 +26,7 @@ from dyart.boundary import validation
 from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, logits_of
 from dyart.data.loader import Batch
+from dyart.data.ranks import gathered
 from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register, start_key
 
 # The bisection looks a little beyond the hinge, to tell the margins that are as large from those that are not.
@@ -122,6 +123,7 @@ class MMA(Method[Margins]):
             objective=lambda logits, labels: -half_probability_margin(logits, labels),
             key=start_key(batch, "mma"),
             index=batch.index,
+            compile=self.compiled,
         )
         directions = (ends - batch.inputs) / (radius.reshape(-1, *[1] * (ends.ndim - 1)) + 1e-12)
         cap = CAP * self.hinge
@@ -132,7 +134,7 @@ class MMA(Method[Margins]):
 
     def loss(self, model: Model, batch: Batch, crafted: Margins) -> tuple[Tensor, Metrics]:
         """Return the mixture of both losses, and keep the radii."""
-        self._keep(batch.index, crafted.radius)
+        self._keep(gathered(batch.index, batch.shard), gathered(crafted.radius, batch.shard))
         at_inputs, at_points = self._logits(model, batch.inputs, crafted.points)
         used = ~crafted.correct | (crafted.radius < self.hinge)
         margin = torch.where(used, _losses(at_points, batch), 0.0).mean()

@@ -75,6 +75,7 @@ class TRADES(Method[Tensor]):
             start=self.start,
             key=start_key(batch, "trades"),
             index=batch.index,
+            compile=self.compiled,
         )
 
     def loss(self, model: Model, batch: Batch, crafted: Tensor) -> tuple[Tensor, Metrics]:

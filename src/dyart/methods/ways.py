@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dyart.data import placement
 from dyart.data.loader import Batch
+from dyart.data.ranks import gathered
 
 LEVELS = 127
 
@@ -40,8 +41,11 @@ class Ways:
         size = torch.where(usable, size, 0.0)
         per_row = torch.where(usable, size, 1.0).reshape(-1, *[1] * (ways.ndim - 1))
         steps = torch.where(usable.reshape(per_row.shape), LEVELS * ways / per_row, 0.0)
+        # Every process keeps them all: the next epoch's batches are divided otherwise.
+        kept = steps.round().to(torch.int8), size.to(self.sizes.dtype), batch.index
+        steps, size, index = (gathered(tensor, batch.shard) for tensor in kept)
         # An auxiliary example may be twice in a batch: the last one counts, not whichever is written last.
-        place = torch.arange(len(batch), device=size.device)
-        last = ((batch.index[:, None] == batch.index[None, :]) * place).amax(dim=1)
-        self.steps[batch.index] = steps.round().to(torch.int8)[last]
-        self.sizes[batch.index] = size.to(self.sizes.dtype)[last]
+        place = torch.arange(len(index), device=size.device)
+        last = ((index[:, None] == index[None, :]) * place).amax(dim=1)
+        self.steps[index] = steps[last]
+        self.sizes[index] = size[last]

@@ -1,0 +1,103 @@
+"""The folded view computes what the network computes in eval mode, and follows it when it is refreshed."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from dyart.engine.folded import FoldedNorm, FoldedView
+from dyart.engine.views import Views, frozen_view
+from dyart.models import build
+
+
+def trained(normalization="batch"):
+    """A network whose running statistics are not the first ones."""
+    model = build("cnn", 10, (1, 28, 28), normalization=normalization, seed=1).train()
+    for seed in range(3):
+        model(3 * torch.rand(16, 1, 28, 28, generator=torch.Generator().manual_seed(seed)))
+    return model
+
+
+def images():
+    return torch.rand(5, 1, 28, 28, generator=torch.Generator().manual_seed(9))
+
+
+def test_it_computes_the_same_and_follows_only_when_refreshed():
+    model = trained()
+    folded = FoldedView(model, frozen_view(model), half=False)
+    assert sum(isinstance(layer, FoldedNorm) for layer in folded.module.modules()) > 1
+    assert not any(isinstance(layer, nn.BatchNorm2d) for layer in folded.module.modules())
+    expected = frozen_view(model)(images())
+    torch.testing.assert_close(folded.module(images()), expected, rtol=0, atol=1e-5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    model(images())  # moves the running statistics, too
+    moved = frozen_view(model)(images())
+    assert (folded.module(images()) - moved).abs().max() > 1e-2
+    folded.refresh()
+    torch.testing.assert_close(folded.module(images()), moved, rtol=0, atol=1e-5)
+
+
+def test_input_gradients_are_the_same():
+    model = trained()
+    gradients = []
+    for view in (frozen_view(model), FoldedView(model, frozen_view(model), half=False).module):
+        x = images().requires_grad_()
+        gradients.append(torch.autograd.grad(view(x)[:, 3].sum(), x)[0])
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
+
+
+def test_half_keeps_cast_weights_of_linear_and_convolutional_layers_alone():
+    model = trained()
+    folded = FoldedView(model, frozen_view(model), half=True)
+    kinds = {name: parameter.dtype for name, parameter in folded.module.named_parameters()}
+    assert set(kinds.values()) == {torch.bfloat16}
+    assert all(buffer.dtype == torch.float32 for buffer in folded.module.buffers())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    folded.refresh()
+    for name, parameter in folded.module.named_parameters():
+        assert torch.equal(parameter, model.get_parameter(name).bfloat16())
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(6, affine=False), nn.BatchNorm1d(6, eps=0.1), nn.BatchNorm1d(6)])
+def test_layers_without_weights_and_other_dimensions(norm):
+    model = nn.Sequential(nn.Linear(4, 6), norm).train()
+    model(torch.rand(8, 4))
+    folded = FoldedView(model, frozen_view(model), half=False)
+    x = torch.rand(3, 4)
+    torch.testing.assert_close(folded.module(x), frozen_view(model)(x), rtol=0, atol=1e-6)
+
+
+def test_what_cannot_be_folded_stays():
+    hooked = nn.BatchNorm1d(4)
+    hooked.register_forward_hook(lambda module, args, output: 2 * output)
+    batchwise = nn.BatchNorm1d(4, track_running_stats=False)
+    model = nn.Sequential(hooked, batchwise, nn.GroupNorm(2, 4)).eval()
+    folded = FoldedView(model, frozen_view(model), half=True)
+    x = torch.rand(5, 4)
+    torch.testing.assert_close(folded.module(x), model(x))
+
+
+def test_a_layer_used_twice_is_folded_once():
+    shared = nn.BatchNorm1d(3)
+    model = nn.Sequential(shared, nn.ReLU(), shared).train()
+    model(torch.rand(6, 3))
+    folded = FoldedView(model, frozen_view(model), half=False).module
+    assert folded[0] is folded[2]
+    x = torch.rand(4, 3)
+    torch.testing.assert_close(folded(x), copy.deepcopy(model).eval()(x), rtol=0, atol=1e-6)
+
+
+def test_uncompiled_views_share_everything_and_need_no_refreshing():
+    model = trained()
+    views = Views(model, compile=False)
+    views.refresh()
+    assert views.folded is None
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1)
+    assert torch.equal(views.search(images()), copy.deepcopy(model).eval()(images()))
