@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from dyart.attacks.radius import Radius
 from dyart.dynamics.settings import choose, parse_overrides, plain
 from dyart.dynamics.source import batches_of, methods_of, open_source, optimizer_of
 from dyart.engine import checkpoint as store
@@ -72,6 +73,39 @@ def test_the_runs_own_method_has_the_runs_settings(run):
     assert other.method.radius == 8 / 255
     assert (other.origin, other.clip) == ("the method's defaults, changed: radius", None)
     assert plain(other.settings)["radius"] == "8/255"
+
+
+RUNS = {
+    "natural": {"method": {"name": "natural"}, "eval": {"radius": "0.05"}},
+    "trades": {"method": {"name": "trades", "radius": 0.1, "step_size": 0.02}, "eval": {"radius": 0.05}},
+    "l2": {"method": {"name": "trades", "norm": "l2", "radius": 0.5}, "eval": {"radius": 0.5, "norm": "l2"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("run", "radius", "at", "r0", "norm"),
+    [
+        ("natural", None, (0.05, 0.0125), 0.1, "linf"),  # eval.radius
+        ("trades", None, (0.1, 0.025), 0.2, "linf"),  # the one trained with
+        ("trades", Radius("16/255"), (16 / 255, 4 / 255), 32 / 255, "linf"),  # --radius
+        ("l2", None, (0.5, 0.125), 1.0, "l2"),
+    ],
+)
+def test_without_a_recipe_lengths_and_norm_are_those_of_the_run(run, radius, at, r0, norm):
+    config = check({"data": {"name": "three-blobs"}, "model": {"name": "mlp"}, **RUNS[run]})
+    one, other = choose("at", config, {}, radius), choose("dyart", config, {}, radius)
+    assert (one.method.radius, one.method.step_size) == pytest.approx(at, rel=1e-5)
+    assert other.method.r0 == pytest.approx(r0)
+    assert one.method.norm == other.method.norm == norm
+    words = radius or at[0]
+    assert one.origin == other.origin == f"the method's defaults for radius {words}"
+
+
+def test_a_radius_that_the_user_gives_takes_its_step_size_along():
+    config = check({"data": {"name": "three-blobs"}, "model": {"name": "mlp"}, **RUNS["natural"]})
+    chosen = choose("at", config, {"radius": 0.2}, Radius(0.1))
+    assert (chosen.method.radius, chosen.method.step_size) == pytest.approx((0.2, 0.05))
+    assert choose("at", config, {"radius": 0.2, "step_size": 0.01}).method.step_size == 0.01
 
 
 def test_others_have_those_of_the_recipe_for_the_same_data():

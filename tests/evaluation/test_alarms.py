@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +14,8 @@ from torch import nn
 from dyart.attacks.radius import Radius
 from dyart.data import load
 from dyart.data.loader import as_tensors
-from dyart.evaluation import standard
-from dyart.evaluation.alarms import EXCESS, SIGNS, alarm_flags, masking_alarms
+from dyart.evaluation import alarms, standard
+from dyart.evaluation.alarms import EXCESS, SIGNS, alarm_counts, alarm_flags, masking_alarms
 from dyart.evaluation.evaluate import evaluate
 from dyart.evaluation.verdicts import Status, Verdicts
 
@@ -108,6 +110,16 @@ def test_a_weak_cross_entropy_attack_is_named():
     assert kinds(agreeing(apgd_ce=np.where(HALF, np.inf, TRUE))) == {"cross-entropy weaker"}
 
 
+def test_counts_are_those_that_alarms_are_decided_by():
+    far = np.where(HALF, np.inf, TRUE)
+    verdicts = agreeing(pgd=far, margins=np.where(np.isin(np.arange(COUNT), [20, 30]), np.inf, TRUE))
+    counts = alarm_counts(verdicts)
+    assert counts["margins too large"] == 2  # too few for an alarm
+    (alarm,) = masking_alarms(verdicts)
+    assert counts["pgd weaker"] == len(alarm.examples) == (HALF & verdicts.correct & (TRUE <= 0.3)).sum()
+    assert {kind for kind, count in counts.items() if count} == {"margins too large", "pgd weaker"}
+
+
 def test_an_attack_that_fails_at_a_larger_radius_is_named():
     verdicts = agreeing()
     status = {name: codes.copy() for name, codes in verdicts.status.items()}
@@ -150,6 +162,39 @@ def test_every_tier_has_alarms_of_its_own_or_none(attacks):
     verdicts = dataclasses.replace(agreeing(), attacks=attacks)
     assert masking_alarms(verdicts) == []
     assert set(alarm_flags(verdicts)) == set(SIGNS)
+
+
+# What the limits lie between, as measured
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    return json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "masking.json").read_text())
+
+
+def test_the_limits_are_those_that_were_tried(benchmark):
+    assert benchmark["settings"]["limits"] == {kind: sign.limit for kind, sign in SIGNS.items()}
+    assert len({record["seed"] for record in benchmark["records"]}) >= 2
+
+
+def test_every_network_that_masks_was_noticed_and_no_other(benchmark):
+    assert {record["masks"] for record in benchmark["records"]} >= {True, False}
+    for record in benchmark["records"]:
+        raised = [kind for kind, sign in record["signs"].items() if sign["low"] > SIGNS[kind].limit]
+        assert raised == record["alarms"]
+        if record["masks"] is False:
+            assert raised == record["preflight"] == []
+        elif record["masks"]:
+            assert raised or "saturated loss" in record["preflight"], record["network"]
+
+
+def test_the_table_of_the_module_is_the_benchmarks(benchmark):
+    for kind in SIGNS:
+        row = re.search(rf"^    {kind} .*$", alarms.__doc__, re.MULTILINE)
+        shares = {}
+        for record in benchmark["records"]:  # network by network, seed by seed
+            shares.setdefault(record["network"], []).append(f"{100 * record['signs'][kind]['share']:.0f}")
+        assert re.findall(r"\d+", row.group()) == [share for parts in shares.values() for share in parts], kind
 
 
 # A network that masks

@@ -13,7 +13,10 @@ EPOCHS = [
     {"kind": "epoch", "epoch": 2, "step": 20, "accuracy": 0.7},
     {"kind": "epoch", "epoch": 3, "step": 30, "accuracy": 0.8, "val_clean": 0.7, "val_robust": 0.4},
 ]
-WATCHED = [{"step": step, "negative_share": share} for step, share in ((1, 0.4), (11, None), (21, 0.2))]
+WATCHED = [
+    {"step": step, "negative_share": share, "margin_quantiles": {"0.5": 0.1}}
+    for step, share in ((1, 0.4), (11, None), (21, 0.2))
+]
 
 
 @pytest.fixture
@@ -25,10 +28,36 @@ def run(tmp_path):
 
 def test_a_runs_curves_leave_out_what_was_not_measured(run):
     curves = read_run(run)
-    assert set(curves) == {"clean", "robust", "train_clean", "negative_share"}
+    assert set(curves) == {"clean", "robust", "batch_clean", "negative_share"}
     assert [values.tolist() for values in curves["clean"]] == [[10, 30], [0.6, 0.7]]
-    assert [values.tolist() for values in curves["train_clean"]] == [[10, 20, 30], [0.5, 0.7, 0.8]]
+    assert [values.tolist() for values in curves["batch_clean"]] == [[10, 20, 30], [0.5, 0.7, 0.8]]
     assert [values.tolist() for values in curves["negative_share"]] == [[1, 21], [0.4, 0.2]]
+
+
+def test_accuracies_on_training_images_take_the_place_of_those_on_batches(run):
+    records = [
+        record | {"train_clean": 0.9, "train_robust": 0.5} if "val_clean" in record else record for record in EPOCHS
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    curves = read_run(run)
+    assert set(curves) == {"clean", "robust", "train_clean", "train_robust", "negative_share"}
+    assert [values.tolist() for values in curves["train_robust"]] == [[10, 30], [0.5, 0.5]]
+    figure = training_curves({"": {"DyART": curves}})
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == ["clean, held out", "clean, training", "robust, held out", "robust, training"]
+
+
+def test_the_end_of_a_burn_in_is_marked(run):
+    phases = ["burn-in", "burn-in", "burn-in", "train"]
+    (run / "metrics.jsonl").write_text(
+        "".join(json.dumps(r | {"phase": phase}) + "\n" for r, phase in zip(EPOCHS, phases, strict=True))
+    )
+    curves = read_run(run)
+    assert curves["burn_in"][0].tolist() == [20]
+    axis = training_curves({"": {"DyART": curves}}).axes[0]
+    assert "burn-in" in [text.get_text() for text in axis.texts]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(r | {"phase": "burn-in"}) + "\n" for r in EPOCHS))
+    assert "burn_in" not in read_run(run)  # nothing came after it
 
 
 def test_a_folder_without_epochs_is_no_run(tmp_path):
@@ -65,7 +94,7 @@ def test_a_panel_per_training_and_one_for_the_shares(run, tmp_path):
     assert figure.axes[0].get_ylabel() == "accuracy"
     assert figure.axes[5].get_xlabel() == "step"
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert legend == ["clean, held out", "clean, training", "robust, held out", "robust, training"]
+    assert legend == ["clean, held out", "robust, held out", "clean, training batches"]  # what is drawn, and no more
 
 
 def test_a_run_that_nobody_watched_has_no_panel_of_shares(run):

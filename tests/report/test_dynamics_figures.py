@@ -51,6 +51,16 @@ def test_the_share_below_the_radius_is_written_above():
     assert any(line.get_xdata()[0] == pytest.approx(8 / 255) for line in axis.lines if len(set(line.get_xdata())) == 1)
 
 
+@pytest.mark.parametrize(
+    ("update", "words"), [("gradient", "\u03b8\u2032 = \u2212\u2207L"), ("optimizer", "the optimizer's step")]
+)
+def test_what_moves_the_boundary_is_said_at_the_axes(update, words):
+    scatter, bars = margin_speed_scatter(PANELS, 0.1, update), speed_bars(PANELS, margin_edges(0.1), "", update)
+    assert all(words in scatter.axes[row].get_ylabel() for row in (0, 2))
+    assert words in bars.get_supxlabel()
+    assert speed_bars(PANELS, margin_edges(0.1)).get_supxlabel() == ""
+
+
 def test_different_methods_per_model_cannot_be_drawn_as_a_grid():
     with pytest.raises(ValueError, match="same methods for every model"):
         margin_speed_scatter({"a": {"at": AT}, "b": {"dyart": DYART}}, 0.1)

@@ -1,5 +1,7 @@
 """What the page's plots show, in numbers."""
 
+import html
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +14,7 @@ from dyart.report.page import curves, figures, motion
 from dyart.report.page.colours import COLOURS, slots
 from dyart.report.page.files import read_accuracy
 from dyart.report.page.run import read_runs
+from dyart.report.page.write import page
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +85,42 @@ def test_curves_run_over_epochs_with_steps_between(runs):
     best = [trace for trace in curves.validation(runs)["data"] if trace["mode"] == "markers"]
     assert [trace["x"] for trace in best] == [[3], [3]]
     assert list(curves.others(runs)) == ["extra"]
+
+
+def test_accuracies_on_training_images_are_faint_and_no_menu_entry(tmp_path):
+    folder = write_run(tmp_path / "run")
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    shares = {"train_clean": 0.9, "train_robust": 0.7}
+    lines = [record | shares if record["kind"] == "epoch" and record["epoch"] > 2 else record for record in records]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = read_runs([folder])[0]
+    traces = [trace for trace in curves.validation([run])["data"] if trace["line"]["color"].endswith("/0.5")]
+    assert [(trace["x"], trace["y"], trace["line"]["dash"]) for trace in traces] == [
+        ([3, 4], [0.9, 0.9], "dash"),
+        ([3, 4], [0.7, 0.7], "solid"),
+    ]
+    assert "training images" in traces[0]["hovertemplate"]
+    assert list(curves.others([run])) == ["extra"]
+    assert "faint: on training images" in page([run])
+
+
+@pytest.mark.parametrize(
+    ("update", "words", "axis"),
+    [
+        ("gradient", "without the optimizer, as in the paper", "under \u03b8\u2032 = \u2212\u2207L"),
+        ("optimizer", "optimizer's true next step (SGD, rate 0.1)", "under the optimizer's step"),
+    ],
+)
+def test_the_page_says_what_the_speeds_are_speeds_of(tmp_path, update, words, axis):
+    folder = write_run(tmp_path / "run")
+    content = json.loads((folder / "dynamics.json").read_text())
+    run = read_runs([folder])[0]  # an older file, which does not say
+    assert motion.step_words(run) == motion.points(run)["under"] == ""
+    (folder / "dynamics.json").write_text(json.dumps(content | {"update": update, "step": "SGD, rate 0.1"}))
+    run = read_runs([folder])[0]
+    assert words in motion.step_words(run)
+    assert motion.points(run)["under"] == axis
+    assert html.escape(words) in page([run])
 
 
 def test_long_curves_are_thinned_and_keep_their_end():

@@ -9,18 +9,18 @@ from dyart.dynamics.monitor import BoundaryMonitor, Select
 PACKAGES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
 
 
-def _callback() -> Any:  # noqa: ANN401
-    """Return the base class of Lightning's callbacks, of its package that is imported already, else installed."""
+def lightning_package() -> Any:  # noqa: ANN401
+    """Return Lightning: whichever of its two packages is imported already, else installed."""
     names = sorted(PACKAGES, key=lambda name: name not in sys.modules)
     for name in names:
         try:
-            return importlib.import_module(PACKAGES[name]).Callback
+            return importlib.import_module(PACKAGES[name])
         except ImportError:
             continue
-    raise ImportError("a callback for Lightning needs its package: pip install lightning")
+    raise ImportError("this needs Lightning's package: pip install lightning")
 
 
-class MonitorCallback(_callback()):  # type: ignore[misc]
+class MonitorCallback(lightning_package().Callback):  # type: ignore[misc]
     """Watches every step of the optimizer, of rank zero; observations also go to the Trainer's loggers.
 
     With accumulated gradients, a step is all batches up to the optimizer's. The monitor's count of steps is part of

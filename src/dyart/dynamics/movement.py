@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,11 @@ class Search:
     """Of the searches that follow its points. Longer ones find other, closer points rather than follow these."""
     batch_size: int | None = None
 
+    @property
+    def settling_steps(self) -> int:
+        """Of the second search, from the points of the first."""
+        return max(self.steps // 2, 2)
+
     def __call__(
         self, model: nn.Module, inputs: Tensor, labels: Tensor, steps: int, start: Tensor | None = None
     ) -> BoundaryPoints:
@@ -49,6 +54,33 @@ class Search:
             start=start,
             validate=False,
         )
+
+
+class Searches(Protocol):
+    """The searches of an observation, of one model with whatever weights it has at the time."""
+
+    def settled(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Return closest points, settled: where the searches that follow them start."""
+
+    def followed(self, inputs: Tensor, labels: Tensor, start: Tensor) -> BoundaryPoints:
+        """Return the closest points near ``start``."""
+
+
+@dataclass(frozen=True)
+class PlainSearches:
+    """The searches as ``closest_boundary_points`` does them: in plain float32, on any device."""
+
+    model: nn.Module
+    search: Search
+
+    def settled(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Search from the inputs, and once more, half as long, from the points found."""
+        first = self.search(self.model, inputs, labels, self.search.steps).points
+        return self.search(self.model, inputs, labels, self.search.settling_steps, first).points
+
+    def followed(self, inputs: Tensor, labels: Tensor, start: Tensor) -> BoundaryPoints:
+        """Search from ``start``."""
+        return self.search(self.model, inputs, labels, self.search.follow_steps, start)
 
 
 class Movement(NamedTuple):
@@ -79,7 +111,14 @@ def weights_of(module: nn.Module) -> Weights:
     return {name: tensor.detach().clone() for name, tensor in _tensors(module).items()}
 
 
-def movement(model: nn.Module, before: Weights, inputs: Tensor, labels: Tensor, search: Search) -> Movement:
+def movement(
+    model: nn.Module,
+    before: Weights,
+    inputs: Tensor,
+    labels: Tensor,
+    search: Search,
+    recorded: Searches | None = None,
+) -> Movement:
     """Return how the step from the weights ``before`` to those that the model has now moved the boundary.
 
     A search from the inputs is followed by one from its points, half as long, for them to settle: movements are a
@@ -100,14 +139,15 @@ def movement(model: nn.Module, before: Weights, inputs: Tensor, labels: Tensor, 
         inputs: ``[N, ...]``, on the model's device.
         labels: ``[N]``.
         search: how to look for points.
+        recorded: does these searches in another way, e.g. ``RecordedSearches`` of this model.
     """
-    update = {name: now.detach() - before[name] for name, now in _tensors(model).items() if _moved(now, before[name])}
+    update = {name: now.detach() - before[name] for name, now in _moved(_tensors(model), before).items()}
+    searches = PlainSearches(model, search) if recorded is None else recorded
     with _holding(model, {name: before[name] for name in update}):
-        first = search(model, inputs, labels, search.steps).points
-        start = search(model, inputs, labels, max(search.steps // 2, 2), first).points
-        found = search(model, inputs, labels, search.follow_steps, start)
+        start = searches.settled(inputs, labels)
+        found = searches.followed(inputs, labels, start)
         speed = boundary_speed(model, found, update)
-    followed = search(model, inputs, labels, search.follow_steps, start)
+    followed = searches.followed(inputs, labels, start)
     return Movement(found, followed, speed, _up_to_boundary(followed) - _up_to_boundary(found))
 
 
@@ -121,8 +161,12 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in named.items() if tensor.is_floating_point()}
 
 
-def _moved(now: Tensor, before: Tensor) -> bool:
-    return not torch.equal(now, before)
+def _moved(now: Weights, before: Weights) -> Weights:
+    """Return those that are not as before: one host synchronisation for all."""
+    if not now:
+        return {}
+    differs = torch.stack([(value.detach() != before[name]).any() for name, value in now.items()]).tolist()
+    return {name: value for (name, value), other in zip(now.items(), differs, strict=True) if other}
 
 
 @contextmanager

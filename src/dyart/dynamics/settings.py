@@ -1,14 +1,18 @@
 """The settings of methods that a run was not trained with: from the data set's recipes, else the method's defaults."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
+from dyart.attacks.pgd import AttackNorm
 from dyart.attacks.radius import Radius
 from dyart.methods.base import Method, find
 from dyart.recipes import Config, RecipeError, flat, make_method, names, read
 from dyart.recipes.load import check
 
 DEFAULTS = "the method's defaults"
+# How far a method looks, by the name that it has for it, in training radii; its other lengths go along.
+REACH = {"radius": 1, "r0": 2, "hinge": 4}
+LENGTHS = ("step_size", "least")
 
 
 class Chosen(NamedTuple):
@@ -22,31 +26,70 @@ class Chosen(NamedTuple):
     """Largest norm of the gradient that goes with them."""
 
 
-def choose(name: str, config: Config, overrides: Mapping[str, Any] | None = None) -> Chosen:
+def choose(
+    name: str, config: Config, overrides: Mapping[str, Any] | None = None, radius: float | None = None
+) -> Chosen:
     """Return a method for a run.
 
     The run's own method has the run's settings and clipping. Another has those of the recipe for the same data and
     network, or for the same data, or its defaults and no clipping. Overrides come on top.
+
+    Defaults are those for CIFAR-10 at 8/255: without a recipe, the method's radius (DyART's r0 twice, MMA's hinge four
+    times as much), with its other lengths in proportion, and its norm are those of the run.
+
+    Args:
+        name: of the method.
+        config: of the run.
+        overrides: settings that the user gave.
+        radius: for methods without a recipe; None: the one that the run was trained with, else its ``eval.radius``.
 
     Raises:
         RecipeError: a setting does not exist or has the wrong type.
         ValueError: there is no such method.
     """
     find(name)
-    overrides = overrides or {}
+    overrides = dict(overrides or {})
     settings, origin, clip = dict(config.method), "the run", config.optim.clip
     if name != config.method["name"]:
         recipe = _recipe_for(name, config)
         tree = read(recipe) if recipe else {}
         settings, clip = dict(tree.get("method", {})), tree.get("optim", {}).get("clip")
         origin = f"the recipe {recipe}" if recipe else DEFAULTS
-    settings |= {"name": name} | dict(overrides)
-    # A recipe's evaluation must agree with the norm of its method; nothing is evaluated here.
-    evaluation = {"l2": {"norm": "l2"}, "l1": {"attack": "none"}}.get(str(settings.get("norm")), {})
-    checked = check({"method": settings, "eval": evaluation})
+        if not recipe:
+            settings, words = _adapted(name, config, overrides, radius)
+            origin += words
+    settings |= {"name": name} | overrides
+    checked = _checked(settings)
     if overrides:
         origin += f", changed: {', '.join(sorted(overrides))}"
     return Chosen(make_method(checked), {k: v for k, v in checked.method.items() if k != "name"}, origin, clip)
+
+
+def _checked(settings: dict[str, Any]) -> Config:
+    # A recipe's evaluation must agree with the norm of its method; nothing is evaluated here.
+    evaluation = {"l2": {"norm": "l2"}, "l1": {"attack": "none"}}.get(str(settings.get("norm")), {})
+    return check({"method": settings, "eval": evaluation})
+
+
+def _adapted(
+    name: str, config: Config, overrides: Mapping[str, Any], radius: float | None
+) -> tuple[dict[str, Any], str]:
+    """Return the norm and the lengths of a method at the radius of a run, and words for it."""
+    defaults = _checked({"name": name}).method
+    reach = next((key for key in REACH if isinstance(defaults.get(key), float)), None)
+    if reach is None:
+        return {}, ""
+    norm = config.method.get("norm", config.eval.norm)
+    # PGD knows no l1: whoever wants that hears of it where the norms of methods are compared.
+    found: dict[str, Any] = {"norm": norm} if "norm" in defaults and norm in get_args(AttackNorm) else {}
+    times, wanted = REACH[reach], Radius(radius or config.method.get("radius") or config.eval.radius)
+    if reach in overrides:
+        wanted = Radius(Radius(overrides[reach]) / times)
+    found[reach] = wanted if times == 1 else times * wanted
+    for key in LENGTHS:
+        if isinstance(defaults.get(key), float):  # rounded: 0.025, and not 0.025000000000000005
+            found[key] = float(f"{defaults[key] * found[reach] / defaults[reach]:.6g}")
+    return found, "" if reach in overrides else f" for radius {wanted}"
 
 
 def parse_overrides(words: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:

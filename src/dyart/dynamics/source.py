@@ -93,14 +93,18 @@ def batches_of(source: Source, count: int, split: SplitName = "train", seed: int
 
 
 def methods_of(
-    source: Source, names: Sequence[str], overrides: Mapping[str, Mapping[str, Any]], split: SplitName = "train"
+    source: Source,
+    names: Sequence[str],
+    overrides: Mapping[str, Mapping[str, Any]],
+    split: SplitName = "train",
+    radius: float | None = None,
 ) -> dict[str, Chosen]:
     """Return methods, ready for a step, with their settings and where these come from (see ``choose``).
 
     The run's own method is at the stage of training at which the checkpoint was saved, with what it keeps per training
     example; others are past all their warm-ups.
     """
-    chosen = {name: choose(name, source.config, overrides.get(name, {})) for name in names}
+    chosen = {name: choose(name, source.config, overrides.get(name, {}), radius) for name in names}
     examples = len(source.data.train if split == "train" else source.data.test)
     phase, fraction = source.phase
     for name, one in chosen.items():

@@ -57,4 +57,5 @@ def make_monitor(training: "Training") -> BoundaryMonitor | None:
         steps=settings.steps,
         path=None if training.folder is None else training.folder / FILE,
         index=rows.tolist(),
+        record=training.compile,
     )

@@ -22,7 +22,9 @@ GROUP = 0.84
 FEW = 20
 
 
-def speed_bars(panels: Mapping[str, Mapping[str, "Cloud"]], edges: Sequence[float], unit: str = "") -> "Figure":
+def speed_bars(
+    panels: Mapping[str, Mapping[str, "Cloud"]], edges: Sequence[float], unit: str = "", update: str | None = None
+) -> "Figure":
     """Return a figure with one panel per model: bars up for positive speeds, down for negative ones.
 
     Heights are shares of all examples of the panel; the number below a bar is the share of negative speeds inside its
@@ -32,6 +34,7 @@ def speed_bars(panels: Mapping[str, Mapping[str, "Cloud"]], edges: Sequence[floa
         panels: by model, then by method.
         edges: of the margin intervals, from 0; the last may be infinite.
         unit: what a number on the axis of margins is, e.g. ``/255`` to write them so.
+        update: what moves the boundary, ``"gradient"`` or ``"optimizer"``, to say it at the axis.
 
     Raises:
         ValueError: there is nothing to draw.
@@ -52,6 +55,8 @@ def speed_bars(panels: Mapping[str, Mapping[str, "Cloud"]], edges: Sequence[floa
             axis.set_title(model, loc="left", fontweight="bold")
             axis.set_xlabel("margin" + (f" in 1{unit}" if unit else ""))
             axis.set_xticks(range(len(edges) - 1), _labels(edges, unit))
+        if update:
+            figure.supxlabel(f"speeds under {style.UPDATES[update]}", fontsize=7)
         axes[0].set_ylabel("share of examples\n$\\leftarrow$ negative   positive $\\rightarrow$")
         handles = [Patch(facecolor=colours[method], label=style.method_name(method)) for method in methods]
         figure.legend(handles=handles, loc="outside upper right", ncols=len(methods))
@@ -59,10 +64,14 @@ def speed_bars(panels: Mapping[str, Mapping[str, "Cloud"]], edges: Sequence[floa
 
 
 def write_bars(
-    panels: Mapping[str, Mapping[str, "Cloud"]], edges: Sequence[float], path: Path, unit: str = ""
+    panels: Mapping[str, Mapping[str, "Cloud"]],
+    edges: Sequence[float],
+    path: Path,
+    unit: str = "",
+    update: str | None = None,
 ) -> list[Path]:
     """Write ``speed_bars`` as PDF, SVG and PNG."""
-    return style.save(speed_bars(panels, edges, unit), path)
+    return style.save(speed_bars(panels, edges, unit, update), path)
 
 
 def _draw(

@@ -1,7 +1,7 @@
 """Accuracies and the share of negative speed through whole trainings (the figures of the paper's last appendix)."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from dyart.engine.metrics import Record, read_metrics
 from dyart.report import style
+from dyart.report.page.files import read_monitor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,23 +18,24 @@ if TYPE_CHECKING:
 Series = tuple[np.ndarray, np.ndarray]
 """Steps and values."""
 Curves = dict[str, Series]
-"""By name: ``clean``, ``robust``, ``train_clean``, ``train_robust`` (accuracies), ``negative_share``."""
+"""By name: accuracies (``LOOKS``), ``negative_share``, and ``burn_in``: the step at which it ends."""
 
-NEGATIVE = "negative_share"
+NEGATIVE, BURN_IN = "negative_share", "burn_in"
 # Accuracies as a run logs them. Its hold-out stands for the test images, which no training looks at.
-LOGGED = {
-    "clean": "val_clean",
-    "robust": "val_robust",
-    "train_clean": "accuracy",
-    "train_robust": "adversarial_accuracy",
-}
+LOGGED = {"clean": "val_clean", "robust": "val_robust", "train_clean": "train_clean", "train_robust": "train_robust"}
+# In a run that was not measured on training images: means over its batches, augmented, in training mode, as it went.
+BATCHES = {"batch_clean": "accuracy", "batch_robust": "adversarial_accuracy"}
 # The same in tables read off the paper's figures.
 PUBLISHED = {name: f"test_{name}" for name in ("clean", "robust")} | {n: n for n in ("train_clean", "train_robust")}
+# Dashed, for print in grey, and paler: where both are noisy, dashes alone do not tell them apart.
+PALE_BLUE, PALE_RED = "#6BAED6", "#F0A26E"
 LOOKS = {
     "clean": ("clean, held out", style.BLUE, "-"),
-    "train_clean": ("clean, training", style.BLUE, "--"),
+    "train_clean": ("clean, training", PALE_BLUE, "--"),
     "robust": ("robust, held out", style.RED, "-"),
-    "train_robust": ("robust, training", style.RED, "--"),
+    "train_robust": ("robust, training", PALE_RED, "--"),
+    "batch_clean": ("clean, training batches", PALE_BLUE, ":"),
+    "batch_robust": ("robust, training batches", PALE_RED, ":"),
 }
 
 
@@ -46,8 +48,9 @@ def read_run(folder: Path) -> Curves:
     epochs = [record for record in read_metrics(folder / "metrics.jsonl") if record.get("kind") == "epoch"]
     if not epochs:
         raise ValueError(f"{folder} has no epochs in metrics.jsonl to draw: is it a run?")
-    watched = read_metrics(folder / "monitor.jsonl")
-    found = {name: _series(epochs, key) for name, key in LOGGED.items()} | {NEGATIVE: _series(watched, NEGATIVE)}
+    measured = any("train_clean" in record for record in epochs)
+    found = {name: _series(epochs, key) for name, key in (LOGGED if measured else LOGGED | BATCHES).items()}
+    found |= {NEGATIVE: _watched(folder / "monitor.jsonl"), BURN_IN: _burn_in(epochs)}
     return {name: series for name, series in found.items() if len(series[0])}
 
 
@@ -143,11 +146,14 @@ def training_curves(rows: Mapping[str, Mapping[str, Curves]], smoothing: int = 9
         figure = Figure(figsize=(width, 0.35 + 1.9 * len(rows)), layout="constrained")
         axes = figure.subplots(len(rows), panels, squeeze=False, sharex="row")
         for row, (source, trainings) in zip(axes, rows.items(), strict=True):
+            ends = _ends(trainings.values())
             for axis, (name, curves) in zip(row, trainings.items(), strict=False):
                 _accuracies(axis, curves)
+                axis.set_ylim(*ends)  # the same side by side
                 axis.set_title(name + (f" ({source})" if source else ""), loc="left", fontweight="bold")
             if with_shares:
                 _shares(row[-1], trainings, smoothing)
+                row[-1].set_ylabel("share of vulnerable")
                 row[-1].set_title("negative speed" + (f" ({source})" if source else ""), loc="left", fontweight="bold")
             row[0].set_ylabel("accuracy")
         for axis in axes.flat:
@@ -155,7 +161,9 @@ def training_curves(rows: Mapping[str, Mapping[str, Curves]], smoothing: int = 9
             axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}")
         for axis in axes[-1]:
             axis.set_xlabel("step")
-        lines = [axes[0, 0].plot([], [], color=c, linestyle=s, label=label)[0] for label, c, s in LOOKS.values()]
+        drawn = {name for trainings in rows.values() for curves in trainings.values() for name in curves}
+        looks = [look for name, look in LOOKS.items() if name in drawn]
+        lines = [axes[0, 0].plot([], [], color=c, linestyle=s, label=label)[0] for label, c, s in looks]
         figure.legend(handles=lines, loc="outside upper center", ncols=len(lines))
     return figure
 
@@ -170,8 +178,20 @@ def _accuracies(axis: "Axes", curves: Curves) -> None:
         if name in curves:
             alone = "o" if len(curves[name][0]) == 1 else None  # a line through one point is nothing
             axis.plot(*curves[name], color=colour, linestyle=line, linewidth=0.9, marker=alone, markersize=3)
-    axis.set_ylim(0, 1)
+    for end in curves.get(BURN_IN, ([],))[0]:
+        axis.axvline(end, color=style.GREY, linewidth=0.6, linestyle=":")
+        axis.annotate("burn-in", (end, 1), (-2, -2), xycoords=("data", "axes fraction"), textcoords="offset points",
+                      ha="right", va="top", rotation=90, fontsize=6, color=style.GREY)  # fmt: skip
     axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
+
+
+def _ends(trainings: Iterable[Curves]) -> tuple[float, float]:
+    """Return the tens of per cent that all accuracies lie between: from 0 to 100 the gaps would be hair thin."""
+    values = [curves[name][1] for curves in trainings for name in LOOKS if name in curves]
+    if not values:
+        return 0.0, 1.0
+    together = np.concatenate(values)
+    return max(np.floor(10 * together.min() - 0.1), 0) / 10, min(np.ceil(10 * together.max() + 0.1), 10) / 10
 
 
 def _shares(axis: "Axes", trainings: Mapping[str, Curves], smoothing: int) -> None:
@@ -187,6 +207,20 @@ def _shares(axis: "Axes", trainings: Mapping[str, Curves], smoothing: int) -> No
         axis.legend(loc="best", handlelength=1.2)
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
+
+
+def _watched(path: Path) -> Series:
+    """Return the share of negative speed at every observed step with vulnerable examples; nothing without a file."""
+    seen = read_monitor(path) if path.is_file() else {"step": np.zeros(0), NEGATIVE: np.zeros(0)}
+    known = ~np.isnan(seen[NEGATIVE])
+    return seen["step"][known], seen[NEGATIVE][known]
+
+
+def _burn_in(epochs: list[Record]) -> Series:
+    """Return the last step of the burn-in, where something comes after it."""
+    steps = [float(record["step"]) for record in epochs if record.get("phase") == "burn-in"]
+    ends = np.array(steps[-1:] if len(steps) < len(epochs) else [])
+    return ends, np.zeros(len(ends))
 
 
 def _series(records: list[Record], key: str) -> Series:

@@ -23,7 +23,9 @@ class Cloud(NamedTuple):
     speed: np.ndarray
 
 
-def margin_speed_scatter(panels: Mapping[str, Mapping[str, Cloud]], radius: float) -> "Figure":
+def margin_speed_scatter(
+    panels: Mapping[str, Mapping[str, Cloud]], radius: float, update: str | None = None
+) -> "Figure":
     """Return a figure with one row per model and one column per method.
 
     In every panel the speeds are divided by the largest absolute one, as in the paper: only signs and relative sizes
@@ -32,6 +34,7 @@ def margin_speed_scatter(panels: Mapping[str, Mapping[str, Cloud]], radius: floa
     Args:
         panels: by model, then by method (every model with the same ones).
         radius: below which an example is vulnerable, drawn as a line.
+        update: what moves the boundary, ``"gradient"`` or ``"optimizer"``, to say it at the axis.
 
     Raises:
         ValueError: there is nothing to draw, or the models have different methods.
@@ -59,13 +62,15 @@ def margin_speed_scatter(panels: Mapping[str, Mapping[str, Cloud]], radius: floa
         for axis in axes[-1]:
             axis.set_xlabel("margin")
         for axis in axes[:, 0]:
-            axis.set_ylabel("speed (largest = 1)")
+            axis.set_ylabel("speed (largest = 1)" + (f"\nunder {style.UPDATES[update]}" if update else ""))
     return figure
 
 
-def write_scatter(panels: Mapping[str, Mapping[str, Cloud]], radius: float, path: Path) -> list[Path]:
+def write_scatter(
+    panels: Mapping[str, Mapping[str, Cloud]], radius: float, path: Path, update: str | None = None
+) -> list[Path]:
     """Write ``margin_speed_scatter`` as PDF, SVG and PNG."""
-    return style.save(margin_speed_scatter(panels, radius), path)
+    return style.save(margin_speed_scatter(panels, radius, update), path)
 
 
 def scaled(speed: np.ndarray) -> np.ndarray:

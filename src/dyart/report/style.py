@@ -24,6 +24,9 @@ METHOD_NAMES = {"at": "AT", "dyart": "DyART", "trades": "TRADES", "mart": "MART"
 METHOD_NAMES |= {"fat": "FAT", "mail-at": "MAIL-AT", "mail-trades": "MAIL-TRADES", "fat-trades": "FAT-TRADES"}
 METHOD_NAMES |= {"at-awp": "AT-AWP", "trades-awp": "TRADES-AWP", "dyart-awp": "DyART-AWP"}
 
+# What theta' is, by the setting of measured dynamics: theta' = -nabla L, in letters that can be searched for.
+UPDATES = {"gradient": "\u03b8\u2032 = \u2212\u2207L", "optimizer": "the optimizer's step"}
+
 FORMATS = (".pdf", ".svg", ".png")
 DPI = 300
 SETTINGS: dict[Any, Any] = {

@@ -9,8 +9,10 @@ from dyart.report.page.run import Run
 from dyart.report.page.words import percent
 
 # Of a record, these are no curves; or curves of their own.
-NO_CURVE = {"kind", "epoch", "step", "phase", "best", "train_seconds", "validation_seconds"}
-OWN = {"loss", "lr", "val_clean", "val_robust"}
+NO_CURVE, CLOCK = {"kind", "epoch", "step", "phase", "best"}, "_seconds"
+KINDS, DASHES = ("clean", "robust"), ("dash", "solid")
+HELD_OUT, TRAINED = ("val_clean", "val_robust"), ("train_clean", "train_robust")
+OWN = {"loss", "lr", *HELD_OUT, *TRAINED}
 
 
 def loss(runs: Sequence[Run]) -> Figure | None:
@@ -24,7 +26,7 @@ def rate(runs: Sequence[Run]) -> Figure | None:
 
 
 def validation(runs: Sequence[Run]) -> Figure | None:
-    """Return clean (dashed) and robust (solid) validation accuracy, the best epoch marked."""
+    """Return clean (dashed) and robust (solid) validation accuracy, the best epoch marked; on training images faint."""
     traces: list[Trace] = []
     words: list[str] = []
     for number, run in enumerate(runs):
@@ -32,7 +34,8 @@ def validation(runs: Sequence[Run]) -> Figure | None:
         if not records:
             continue
         epochs = [record["epoch"] for record in records]
-        for key, kind, dash in (("val_clean", "clean", "dash"), ("val_robust", "robust", "solid")):
+        traces += _on_training_images(run, number)
+        for key, kind, dash in zip(HELD_OUT, KINDS, DASHES, strict=True):
             template = f"{kind} %{{y:.1%}}<extra>%{{fullData.name}}</extra>"
             values = [record[key] for record in records]
             trace = line(run, number, epochs, values, line={"dash": dash}, hovertemplate=template)
@@ -47,9 +50,23 @@ def validation(runs: Sequence[Run]) -> Figure | None:
     return figure(traces, alt, "epoch", "accuracy", yaxis={"tickformat": ".0%"}) if traces else None
 
 
+def _on_training_images(run: Run, number: int) -> list[Trace]:
+    traces = []
+    for key, kind, dash in zip(TRAINED, KINDS, DASHES, strict=True):
+        records = [record for record in run.epochs if record.get(key) is not None]
+        style = {"dash": dash, "color": f"@{run.colour}/0.5", "width": 1.5}
+        template = f"{kind}, training images %{{y:.1%}}<extra>%{{fullData.name}}</extra>"
+        values = [record[key] for record in records]
+        trace = line(run, number, [r["epoch"] for r in records], values, line=style, hovertemplate=template)
+        mark = {"size": 3, "color": f"@{run.colour}/0.5"}
+        traces += [trace | {"mode": "lines+markers", "marker": mark}] if records else []
+    return traces
+
+
 def others(runs: Sequence[Run]) -> dict[str, Figure]:
     """Return a figure for every other number that a run logged, by its name."""
-    names = sorted({key for run in runs for record in run.metrics for key in record} - NO_CURVE - OWN)
+    logged = {key for run in runs for record in run.metrics for key in record if not key.endswith(CLOCK)}
+    names = sorted(logged - NO_CURVE - OWN)
     made = {name: _curve(runs, name, name) for name in names}
     return {name: curve for name, curve in made.items() if curve is not None}
 

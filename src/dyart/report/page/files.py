@@ -67,6 +67,10 @@ class Shares:
     examples: int | None
     methods: dict[str, MethodShares]
     tests: list[dict[str, Any]]
+    update: str = ""
+    """What moves the boundary: ``gradient``, ``optimizer``, or nothing where the file does not say."""
+    step: str = ""
+    """The same in words, e.g. the optimizer with its settings."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +157,8 @@ def read_shares(path: Path) -> Shares:
             for name, entry in content["methods"].items()
         },
         tests=[test for test in content.get("tests", []) if test.get("difference") is not None],
+        update=str(content.get("update", "")),
+        step=str(content.get("step", "")),
     )
 
 

@@ -10,12 +10,14 @@ from dyart.report.page.figures import Figure, Trace, figure, text
 from dyart.report.page.files import SPEED
 from dyart.report.page.run import Run
 from dyart.report.page.words import DASH, class_name, interval, listed, percent
-from dyart.report.style import method_name
+from dyart.report.style import UPDATES, method_name
 
 # Speeds have heavy tails: one in fifty sits at the edge of the plot, so that the others can be told apart.
 INNER = 0.98
 # Observations of few examples are noisy: a running mean over so many is drawn, too.
 SMOOTHING = 5
+# What moves the boundary, at the axis of speeds.
+UNDER = {update: f"under {words}" for update, words in UPDATES.items()}
 
 
 def fan(run: Run) -> Figure | None:
@@ -111,6 +113,20 @@ def _range(low: float, high: float, in_255ths: bool) -> str:
     return f"{ends[0]}<br>and more" if math.isinf(high) else f"{ends[0]} {DASH}<br>{ends[1]}"
 
 
+def step_words(run: Run) -> str:
+    """Return what the speeds of a run are speeds of; nothing where its file does not say."""
+    if run.shares is None:
+        return ""
+    if run.shares.update == "optimizer":
+        return f"Speeds are distances per step: the optimizer's true next step ({run.shares.step})."
+    if run.shares.update == "gradient":
+        return (
+            f"Speeds are those under {UPDATES['gradient']}, the gradient of each method's loss without the optimizer, "
+            "as in the paper: signs and relative sizes count, the unit does not."
+        )
+    return ""
+
+
 def verdicts(run: Run) -> list[str]:
     """Return what the shares say, in sentences: below the radius per method, and the paired tests."""
     if run.shares is None:
@@ -165,6 +181,7 @@ def points(run: Run) -> dict[str, Any] | None:
         "radius": float(run.shares.radius if run.shares else run.radius),
         "radiusText": str(run.shares.radius if run.shares else run.radius),
         "split": run.shares.split if run.shares else "",
+        "under": UNDER.get(run.shares.update, "") if run.shares else "",
         "examples": (run.shares and run.shares.examples) or len(table["margin"]),
     }
     return integers | numbers | said | {"methods": methods, "classes": names}

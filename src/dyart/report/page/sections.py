@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dyart.report.page import motion
+from dyart.report.page import curves, motion
 from dyart.report.page.colours import slots
 from dyart.report.page.figures import Figure, median_margin
 from dyart.report.page.markup import Markup, element, joined
@@ -99,8 +99,9 @@ def _partly(run: Run) -> Markup:
 
 def training(runs: Sequence[Run], shown: dict[str, Figure | None], others: Sequence[str]) -> Markup:
     """Return the section with the training curves."""
+    faint = any(curves.TRAINED[0] in record for run in runs for record in run.epochs)
     key = joined(_stroke("solid", "robust"), " ", _stroke("dashed", "clean"), " ★ best epoch. ")
-    key = joined(key, "On images that are never trained on.")
+    key = joined(key, "On images that are never trained on", "; faint: on training images." if faint else ".")
     menu = Markup()
     if others:
         options = [element("option", name, value=name) for name in others]
@@ -108,7 +109,7 @@ def training(runs: Sequence[Run], shown: dict[str, Figure | None], others: Seque
         place = element("div", class_="plot", id="other-plot", role="img", aria_label="")
         menu = element("figure", element("h3", choice), place, element("figcaption", "Means over steps, as logged."))
     plots = joined(
-        plot("validation", "Validation accuracy", key, shown["validation"]),
+        plot("validation", "Accuracy through the training", key, shown["validation"]),
         plot("loss", "Training loss", "Methods minimise different losses: compare its course, not its height.",
              shown["loss"]),
         plot("rate", "Learning rate", "At the logged steps.", shown["rate"]),
@@ -126,7 +127,8 @@ def margins(
         "Distance of test examples from the decision boundary; the last bar has all larger ones. Wrong ones have none."
     )
     bands = "Margins of the watched examples: the median, half of them (dark band), nine in ten (light band)."
-    closer = "Of the watched examples below the radius, the share that a step brings the boundary closer to; "
+    closer = "Of the watched examples below the radius, the share that a step of the training, as the optimizer takes "
+    closer += "it, brings the boundary closer to; "
     closer += f"thick: running mean of {motion.SMOOTHING} observations."
     watched = joined(*(_watched(number, run) for number, run in enumerate(runs)))
     return section(
@@ -167,7 +169,7 @@ def dynamics(runs: Sequence[Run], bars: Sequence[Figure | None]) -> Markup:
                     "margin grows) or towards it.", class_="lede")  # fmt: skip
     methods = joined(*(_methods(number, run) for number, run in enumerate(runs)))
     verdicts = [
-        of_run(number, *(element("p", sentence) for sentence in motion.verdicts(run)), class_="verdicts")
+        of_run(number, *(element("p", sentence) for sentence in _said(run)), class_="verdicts")
         for number, run in enumerate(runs)
     ]
     caption = joined(methods, "Share of examples that a step brings the boundary closer to, with 95 % intervals.")
@@ -179,6 +181,10 @@ def dynamics(runs: Sequence[Run], bars: Sequence[Figure | None]) -> Markup:
         _uncounted(runs),
         lacking,
     )
+
+
+def _said(run: Run) -> list[str]:
+    return [sentence for sentence in (*motion.verdicts(run), motion.step_words(run)) if sentence]
 
 
 def _uncounted(runs: Sequence[Run]) -> Markup:

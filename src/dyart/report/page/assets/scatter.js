@@ -57,7 +57,7 @@ function drawScatter() {
     shapes: [vulnerable],
     annotations: [{ ...label, text: "below the radius" }],
     xaxis: { title: { text: "margin" }, range: [0, points.margin.at(-1) * 1.03] },
-    yaxis: { title: { text: "speed, scaled" }, range: [-1.08, 1.08], zerolinewidth: 2, zerolinecolor: "@muted" },
+    yaxis: { title: { text: ["speed, scaled", points.under].filter(Boolean).join(", ") }, range: [-1.08, 1.08], zerolinewidth: 2, zerolinecolor: "@muted" },
   });
   document.getElementById("scatter-caption").textContent =
     `${points.margin.length} of ${points.examples} ${splits[points.split] ?? ""} examples: those classified correctly, with a ` +
