@@ -24,12 +24,22 @@ ORDER = (
     ("engine",),
     ("evaluation",),
     ("dynamics",),
-    ("report",),
+    ("report", "integrations"),
     ("cli",),
 )
 HEIGHT = {name: height for height, names in enumerate(ORDER) for name in names}
 ROOT = "dyart"  # the public names, above all layers but cli
-HEAVY = ("scipy", "matplotlib", "lightning", "pyautoattack", "rich")
+HEAVY = (
+    "scipy",
+    "matplotlib",
+    "lightning",
+    "pytorch_lightning",
+    "pyautoattack",
+    "rich",
+    "sklearn",
+    "foolbox",
+    "torchmetrics",
+)
 CORE = {"torch", "numpy"}
 
 
@@ -138,6 +148,9 @@ SEARCH = ("dyart", "boundary", "search")
         (("dyart", "attacks", "pgd"), "from dyart.methods.dyart import DyART"),
         (("dyart", "data", "sets"), "from dyart.attacks.pgd import pgd"),
         (("dyart", "report", "page"), "from dyart.cli import main"),
+        (("dyart", "dynamics", "monitor"), "from dyart.integrations.lightning import DyARTModule"),
+        (("dyart", "integrations", "sklearn"), "import dyart"),
+        (("dyart", "integrations", "foolbox"), "from dyart.cli import main"),
         (("dyart", "misc", "page"), "import torch"),
         (("dyart", "engine", "fit"), "from dyart.misc import helper"),
     ],
@@ -211,7 +224,7 @@ def heavy_imports(statement: str) -> dict[str, list[str]]:
 
 
 def test_importing_the_package_imports_nothing_heavy():
-    assert heavy_imports("import dyart") == {"loaded": [], "asked": []}
+    assert heavy_imports("import dyart, dyart.integrations, dyart.cli.main") == {"loaded": [], "asked": []}
 
 
 def test_a_heavy_import_would_be_seen():

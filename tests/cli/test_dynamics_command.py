@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dyart.cli import main, plane
+from dyart.dynamics.watch import Watch
 from dyart.engine.run import train
 from dyart.recipes import resolve
 
@@ -49,6 +50,7 @@ def test_everything_is_written_into_the_runs_folder(run, capsys):
     assert "share of negative speed" in shown
     assert "dyart against at" in shown
     assert "dynamics-bars.png" in shown
+    assert "note:" not in shown
 
 
 def test_options_reach_the_measurement(run, tmp_path, capsys):
@@ -73,7 +75,11 @@ def test_options_reach_the_measurement(run, tmp_path, capsys):
     assert summary["methods"]["natural"]["settings_from"] == "the run"
     assert "its state as saved" in summary["step"]
     assert summary["tests"][0]["first"] == "natural"
-    assert "SGD, rate" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "SGD, rate" in said
+    assert "vulnerable below 8/255, trades attacks within 0.05: --radius" in said
+    assert "under the optimizer's step" in (tmp_path / "dynamics-scatter.svg").read_text()
+    assert "under the optimizer's step" in (tmp_path / "dynamics-bars.svg").read_text()
 
 
 def test_several_runs_share_their_figures(run, tmp_path):
@@ -133,7 +139,21 @@ def test_help_shows_examples(capsys):
 def test_curves_of_a_run(run, tmp_path, capsys):
     assert main(["curves", str(run), "--out", str(tmp_path / "curves")]) == 0
     assert (tmp_path / "curves.png").stat().st_size > 2000
-    assert "no run here was watched" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "natural has no accuracies on training images" in said
+    assert "negative shares (monitor.every)" in said
+
+
+def test_curves_of_a_watched_run_lack_nothing(tmp_path, capsys):
+    words = "--data.name three-blobs --data.limit 96 --data.crop 0 --model.name mlp --train.epochs 2 --train.loggers []"
+    words += " --train.batch_size 32 --eval.steps 2 --eval.every 1"
+    words += " --monitor.every 1 --monitor.radius 9 --monitor.steps 5"
+    run = tmp_path / "at"
+    train(resolve("fashion-mini-cnn-at", [*words.split(), "--out", str(run)]), callbacks=[Watch()])
+    assert main(["curves", str(run), "--out", str(tmp_path / "curves")]) == 0
+    assert "has no" not in capsys.readouterr().out
+    drawn = (tmp_path / "curves.svg").read_text()
+    assert all(f">{kind}, {place}<" in drawn for kind in ("clean", "robust") for place in ("held out", "training"))
 
 
 def test_curves_of_runs_with_one_method_are_all_drawn(run, tmp_path, capsys):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dyart.data.ranks import team_here
 from dyart.dynamics.watch import Watch
 from dyart.engine.display import Display
 from dyart.engine.fit import TrainingError
@@ -42,6 +43,8 @@ def compare_command(options: argparse.Namespace) -> None:
         entries = [_entry(recipe, options) for recipe in options.recipes]
     except TrainingError as error:
         raise TrainingError(f"{error} (here: the same command again)") from error
+    if team_here().rank:  # of several processes, the first writes
+        return
     text = "\n".join(_table(entries))
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / TABLE).write_text(text + "\n", encoding="utf-8")

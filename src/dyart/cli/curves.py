@@ -11,16 +11,29 @@ from dyart.report.style import method_name
 
 def curves_command(options: argparse.Namespace) -> None:
     """Draw the curves of all runs side by side, published ones below them, and say where the figure is."""
+    if options.smoothing < 1:
+        raise ValueError(f"--smoothing must be at least 1, got {options.smoothing}")
     methods = [method_name(read_config(folder).method["name"]) for folder in options.runs]
     ours = dict(zip(_titles(options.runs, methods), map(read_run, options.runs), strict=True))
-    if not any(NEGATIVE in curves for curves in ours.values()):
-        print("no run here was watched (monitor.jsonl): the figure has no negative shares of it")
+    for name, curves in ours.items():
+        if lacking := _lacking(curves):
+            print(f"{name} has no {' and no '.join(lacking)}")
     rows: dict[str, dict[str, Curves]] = {"": ours}
     if options.paper:
         published = read_published(options.paper, methods)
         rows = {"ours": ours, "the paper's": {name: published[name] for name in methods}}
     written = write_curves(rows, options.out or Path(options.runs[0]) / "curves", options.smoothing)
     print(f"figure: {next(path for path in written if path.suffix == '.png')} (and .pdf, .svg)")
+
+
+def _lacking(curves: Curves) -> list[str]:
+    """Return what the figure cannot show of a run, each with what would have a training measure it."""
+    lacking = []
+    if not {"train_clean", "train_robust"} <= set(curves):
+        lacking.append("accuracies on training images (eval.train_examples), at most means of batches")
+    if NEGATIVE not in curves:
+        lacking.append("negative shares (monitor.every)")
+    return lacking
 
 
 def _titles(folders: list[Path], methods: list[str]) -> list[str]:

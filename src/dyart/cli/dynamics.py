@@ -1,12 +1,14 @@
 """``dyart dynamics``: how one step of several methods would move the boundary of a trained network."""
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dyart.attacks.radius import Radius
 from dyart.dynamics import files
 from dyart.dynamics.settings import parse_overrides, plain
 from dyart.dynamics.shares import margin_edges
@@ -48,8 +50,9 @@ def dynamics_command(options: argparse.Namespace) -> None:
     if not any(len(cloud.margin) for row in panels.values() for cloud in row.values()):
         print("no example counts: no figures")
     else:
-        drawn = write_scatter(panels, radius, out / SCATTER)
-        drawn += write_bars(panels, margin_edges(radius), out / BARS, "/255" if "/255" in str(radius) else "")
+        unit = "/255" if "/255" in str(radius) else ""
+        drawn = write_scatter(panels, radius, out / SCATTER, options.update)
+        drawn += write_bars(panels, margin_edges(radius), out / BARS, unit, options.update)
         print(f"figures: {', '.join(str(path) for path in drawn if path.suffix == '.png')} (and .pdf, .svg)")
 
 
@@ -67,7 +70,7 @@ def clouds(measured: Dynamics) -> dict[str, Cloud]:
 
 
 def _measure(source: Source, plan: Plan, options: argparse.Namespace) -> Dynamics:
-    methods = methods_of(source, plan.names, parse_overrides(options.rest, plan.names), options.split)
+    methods = methods_of(source, plan.names, parse_overrides(options.rest, plan.names), options.split, options.radius)
     batches = batches_of(source, options.count, options.split, options.seed)
     optimizer, words = optimizer_of(source) if options.update == "optimizer" else (None, "-grad L")
     settings: dict[str, Any] = {
@@ -90,7 +93,7 @@ def _measure(source: Source, plan: Plan, options: argparse.Namespace) -> Dynamic
             for name, one in methods.items()
         },
     }
-    _announce(settings, options.count)
+    _announce(settings, options.count, plan.radius)
     measured = measure(
         source.model,
         batches,
@@ -143,7 +146,7 @@ def _radius(sources: list[Source], options: argparse.Namespace) -> float:
     return radii.pop()
 
 
-def _announce(settings: dict[str, Any], count: int) -> None:
+def _announce(settings: dict[str, Any], count: int, radius: float) -> None:
     images = settings["batches"] * settings["batch_size"]
     print(
         f"{settings['network']} on {settings['data']}, {settings['weights']} weights of {settings['checkpoint']}\n"
@@ -156,3 +159,11 @@ def _announce(settings: dict[str, Any], count: int) -> None:
         values = " ".join(f"{key}={value}" for key, value in entry["settings"].items())
         clip = f", gradient clipped to {entry['clip']}" if settings["update"] == "optimizer" and entry["clip"] else ""
         print(f"  {name}, as in {entry['settings_from']}: {values}{clip}")
+    radii = {name: entry["settings"].get("radius") for name, entry in settings["methods"].items()}
+    others = {name: own for name, own in radii.items() if own and not math.isclose(Radius(own), radius, rel_tol=1e-3)}
+    if others:
+        words = ", ".join(f"{name} attacks within {own}" for name, own in others.items())
+        print(
+            f"note: examples count as vulnerable below {radius_words(radius)}, {words}: --radius changes the one, "
+            f"--{next(iter(others))}.radius the other"
+        )

@@ -14,7 +14,8 @@ examples:
   dyart dynamics runs/demo/natural runs/demo/at           two networks, and the paper's figures of both
   dyart dynamics RUN --methods at,trades,dyart --against trades
   dyart dynamics RUN --at.radius 0.05 --dyart.lam 100     settings of a method (default: the run's own, else those of
-                                                          the recipe for this data set, else the method's defaults)
+                                                          the recipe for this data set, else the method's defaults,
+                                                          with lengths for --radius, else for the run's radius)
   dyart dynamics RUN/checkpoints/epoch-0004 --update optimizer
 
 Every batch is as large as one of the training. On each, the closest points of the exact boundary are found once; then
@@ -23,6 +24,19 @@ boundary at each example of that batch. Only correctly classified examples with 
 
 writes dynamics.csv (one line per example), dynamics.json, dynamics.npz, dynamics-scatter and dynamics-bars (.pdf, .svg,
 .png) into the run's folder or OUT. With several runs: into a folder per run below OUT, and figures of all into OUT.
+"""
+
+CURVES_HELP = """\
+example, the paper's figure of whole trainings on the embedded set:
+  dyart train fashion-mini-cnn-natural --out runs/natural
+  dyart train fashion-mini-cnn-at --monitor.every 10 --monitor.probe batch --out runs/at
+  dyart train fashion-mini-cnn-dyart --train.burn_in 0 --train.burn_in_from runs/natural \\
+      --monitor.every 10 --monitor.probe batch --out runs/dyart
+  dyart curves runs/at runs/dyart --out curves
+
+monitor.every has a training watched; then, or with eval.train_examples N, it is also measured on training images, at
+every validation (eval.every). A run that was not shows the means over its batches instead, as far as its method logs
+them.
 """
 
 
@@ -76,8 +90,10 @@ def add_curves(commands: Commands) -> None:
     curves = commands.add_parser(
         "curves",
         help="draw accuracies and the share of negative speed through whole trainings",
-        description="Draw clean and robust accuracy (metrics.jsonl) and, for runs that were watched, the share of "
+        description="Draw clean and robust accuracy, held out and on training images (metrics.jsonl), and the share of "
         "vulnerable examples that the boundary moved towards (monitor.jsonl); one panel per run, shares together.",
+        epilog=CURVES_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = curves.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN")

@@ -8,6 +8,7 @@ from typing import Any
 from dyart.boundary.norms import Norm
 from dyart.cli.networks import named_network, recorded_accuracy, sample
 from dyart.data import DataSet
+from dyart.data.ranks import team_here
 from dyart.engine.run import checkpoint_of, read_config
 from dyart.evaluation.evaluate import RADII, evaluate
 from dyart.evaluation.records import EXAMPLES, FILE
@@ -43,6 +44,7 @@ def evaluate_command(options: argparse.Namespace) -> None:
         compile=options.compile,
         progress=sys.stderr.isatty(),
         facts=_facts(options, data, run),
+        team=team_here(),
     )
     print(result)
     print(f"{folder / FILE}; one line per example: {folder / EXAMPLES}")

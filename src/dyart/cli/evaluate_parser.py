@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from dyart.attacks.radius import Radius
-from dyart.cli.network_options import add_network_options
+from dyart.cli.network_options import add_devices_option, add_network_options
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -39,6 +39,7 @@ def add_evaluate(commands: Commands, radii: Callable[[str], list[Radius]]) -> No
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_network_options(evaluate)
+    add_devices_option(evaluate)
     add = evaluate.add_argument_group("attacks").add_argument
     add(
         "--attack",

@@ -6,23 +6,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-import dyart
 from dyart.attacks.radius import Radius
 from dyart.cli.bench import add_bench
+from dyart.cli.completion import add_completion
+from dyart.cli.doctor import add_doctor
 from dyart.cli.dynamics_parser import add_curves, add_dynamics, add_plane
+from dyart.cli.errors import EXIT_STATUS, guarded
 from dyart.cli.evaluate_parser import add_evaluate
 from dyart.cli.export import add_export
-from dyart.cli.network_options import add_network_options
+from dyart.cli.network_options import add_devices_option, add_network_options
+from dyart.cli.overview import EXAMPLES, overview
+from dyart.cli.parsers import Parser, add_debug, refuse, refuse_near_flags
 from dyart.cli.report import add_report
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
+TOP_KEYS = ("seed", "out", "recipe", "note")  # of a recipe, outside of its groups
 TRAIN_HELP = """\
 examples:
   dyart train fashion-mini-cnn-dyart                     train from a recipe (dyart recipes lists them)
   dyart train cifar10-resnet18-dyart --optim.lr 0.05     override any key
   dyart train my.yaml --out runs/mine                    a recipe of your own; `base: NAME` builds on another
   dyart train runs/mine --resume                         go on after a stop
+  dyart train cifar10-resnet18-at --devices 8            eight GPUs share every batch: the same steps, sooner
   dyart train cifar10-resnet18-at --print_config         show what would run, and run nothing
   dyart train cifar10-resnet18-at --help                 this text and every key of that recipe
 """
@@ -34,37 +40,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options, rest = parser.parse_known_args(words)
     if rest and options.command not in ("train", "compare", "dynamics"):
-        parser.error(f"unknown arguments: {' '.join(rest)}; `dyart {options.command} --help` lists what there is")
+        refuse(parser, options.command, rest)
+    if rest and options.command in ("train", "compare"):
+        refuse_near_flags(parser, options.command, rest, TOP_KEYS)
+    if options.version:
+        from dyart.cli.environment import version_text
+
+        print(version_text())
+        return 0
     if options.command is None:
-        parser.print_help()
+        print(overview(parser), end="")
         return 0
     options.rest = rest
-    try:
-        return int(options.run(options) or 0)
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
-    except _user_errors() as error:
-        print(f"dyart {options.command}: {error}", file=sys.stderr)
-        return 2
+
+    def work() -> int:
+        from dyart.engine.ending import ending
+
+        with ending():
+            return int(options.run(options) or 0)
+
+    command = " ".join(filter(None, (options.command, getattr(options, "verb", None))))
+    return guarded(work, _user_errors, command, options.debug)
 
 
 def _user_errors() -> tuple[type[Exception], ...]:
     """Return the errors whose message is all that a user needs; any other is a bug and shows its traceback."""
     from dyart.data import DataError
     from dyart.engine.checkpoint import CheckpointError
+    from dyart.engine.ending import ProcessError
     from dyart.engine.fit import TrainingError
     from dyart.engine.run import RunError
 
-    return (DataError, CheckpointError, TrainingError, RunError, ValueError, OSError, ImportError)
+    return (DataError, CheckpointError, TrainingError, RunError, ProcessError, ValueError, OSError, ImportError)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = Parser(
         prog="dyart",
         description="Decision-boundary margins, the speed of the boundary under training, and robust training.",
+        epilog=f"{EXAMPLES}\n{EXIT_STATUS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"dyart {dyart.__version__}")
+    parser.add_argument("--version", action="store_true", help="show versions: dyart, python, torch, GPU, packages")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_demo(commands)
     _add_train(commands)
@@ -79,6 +96,9 @@ def _parser() -> argparse.ArgumentParser:
     add_bench(commands)
     _add_data(commands)
     _add_recipes(commands)
+    add_doctor(commands)
+    add_completion(commands, _parser)
+    add_debug(parser)
     return parser
 
 
@@ -106,6 +126,10 @@ def _add_train(commands: Commands) -> None:
     train.add_argument("--resume", action="store_true", help="go on from the run's last checkpoint")
     train.add_argument("--print_config", "--print-config", action="store_true", help="print the resolved configuration")
     train.add_argument("--device", help="short for --train.device: auto, cpu, cuda, cuda:1")
+    train.add_argument("--devices", type=int, metavar="N", help="short for --train.devices: GPUs of a machine")
+    train.add_argument(
+        "--num_nodes", "--num-nodes", type=int, metavar="N", help="short for --train.num_nodes: machines"
+    )
     train.add_argument("--quiet", action="store_true", help="no table and no progress bar")
     train.set_defaults(run=_train, parser=train)
 
@@ -133,6 +157,7 @@ def _add_margins(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_network_options(margins)
+    add_devices_option(margins)
     add = margins.add_argument_group("search").add_argument
     add("--norm", choices=["linf", "l2", "l1"], default="linf", help="of the distance (default: linf)")
     add(

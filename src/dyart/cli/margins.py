@@ -12,6 +12,7 @@ from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.search import closest_boundary_points
 from dyart.cli.networks import named_examples, named_network, recorded_accuracy
 from dyart.data import DataSet
+from dyart.data.ranks import team_here
 from dyart.data.sets import Indices
 from dyart.engine.files import write_json
 from dyart.evaluation.agreement import Agreement, compare
@@ -38,6 +39,11 @@ def margins_command(options: argparse.Namespace) -> None:
     if options.count is not None and options.count < 1:
         raise ValueError(f"--count must be at least 1, got {options.count}")
     model, data, device, folder = named_network(options)
+    team = team_here()
+    path = options.out or (folder or Path()) / "margins.csv"
+    if path.is_dir():
+        raise ValueError(f"--out {path} is a folder: name the CSV file in it")
+    path.parent.mkdir(parents=True, exist_ok=True)  # what cannot be written shows now, not after the search
     if options.radii:
         check_radii(options.radii, options.norm, math.prod(data.shape))
     inputs, labels, rows = named_examples(data, options.count, options.seed, device)
@@ -60,12 +66,13 @@ def margins_command(options: argparse.Namespace) -> None:
             solver=solver,
             batch_size=options.batch_size,
             seed=options.seed,
-            progress=sys.stderr.isatty(),
+            progress=sys.stderr.isatty() and team.count == 1,
+            divide=team.do if team.count > 1 else None,
         )
 
     found = search(options.solver)
-    path = options.out or (folder or Path()) / "margins.csv"
-    found.to_csv(path, rows.tolist())
+    if team.rank == 0:
+        found.to_csv(path, rows.tolist())
     summary = _summary(found, options)
     _print(found, rows, summary)
     print(f"one line per example: {path}; settings and summary: {path.with_suffix('.json')}")
@@ -75,9 +82,11 @@ def margins_command(options: argparse.Namespace) -> None:
         report = compare(found, other, options.solver, options.cross_check)
         print(report)
         second = path.with_name(f"{path.stem}-{options.cross_check}.csv")
-        other.to_csv(second, rows.tolist())
+        if team.rank == 0:
+            other.to_csv(second, rows.tolist())
         print(f"the second opinion: {second}")
-    write_json(path.with_suffix(".json"), _record(options, data, rows, found, summary, report))
+    if team.rank == 0:
+        write_json(path.with_suffix(".json"), _record(options, data, rows, found, summary, report))
 
 
 def _summary(found: BoundaryPoints, options: argparse.Namespace) -> dict[str, Any]:

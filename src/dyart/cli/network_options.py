@@ -56,6 +56,17 @@ def add_network_options(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="of the choice of examples and of everything random (default: 0)")
 
 
+def add_devices_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--devices``, for commands whose work several processes divide."""
+    parser.add_argument(
+        "--devices",
+        type=int,
+        default=1,
+        metavar="N",
+        help="so many processes, one for each GPU, divide the batches; the result is that of one (default: 1)",
+    )
+
+
 def parse_arguments(text: str) -> dict[str, object]:
     """Read ``name=resnet18,num_classes=10,layers=[2,2]`` into arguments of a call.
 

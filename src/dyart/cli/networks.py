@@ -5,6 +5,7 @@ A command calls ``add_network_options`` for its arguments, ``named_network`` and
 
 import argparse
 import json
+import os
 import sys
 from collections import OrderedDict
 from functools import partial
@@ -19,6 +20,7 @@ from dyart.cli.network_options import add_network_options
 from dyart.cli.weights import fit_weights, read_weights
 from dyart.data import DataSet, load
 from dyart.data.loader import as_tensors
+from dyart.data.ranks import align
 from dyart.data.sets import Indices
 from dyart.engine.fabric import make_fabric
 from dyart.engine.run import RunError, averaged_weights, checkpoint_of, make_model, read_config, run_folder
@@ -34,12 +36,16 @@ def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torc
     """Return network (eval mode), data set, device, and the run's folder if there is one.
 
     Either a run or a checkpoint is named (the averaged weights of its best epoch count), or ``--model`` with
-    ``--data`` and, for anything but the weights it is made with, ``--weights``.
+    ``--data`` and, for anything but the weights it is made with, ``--weights``. With ``--devices`` above 1 the other
+    processes are started here, and come here; they are silent from here on.
 
     Raises:
         RunError: what is named is missing, or network, weights and data do not fit each other.
     """
-    device = make_fabric(options.device).device
+    fabric = make_fabric(options.device, devices=getattr(options, "devices", None) or 1, backend="gloo")
+    device = fabric.device
+    if not fabric.is_global_zero:  # the others work, and leave the talking to it
+        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
     place = options.run_or_checkpoint
     if options.model is None:
         _refuse_alone(options)
@@ -57,6 +63,8 @@ def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torc
             print("no --weights: the network is measured with the weights it is made with", file=sys.stderr)
         words = f"--model {options.model}"
     model = model.to(device).eval()
+    if fabric.world_size > 1:
+        align(model)  # a factory may draw its weights
     _try_out(model, data, device, words)
     return model, data, device, folder
 
@@ -140,7 +148,8 @@ def _made(options: argparse.Namespace, data: DataSet) -> tuple[nn.Module, bool]:
     try:
         made, given = call_factory(name, partial(load_factory(name), **arguments), facts, more)
     except (TypeError, AttributeError) as error:
-        hint = "" if arguments else "; pass arguments of its own with --model-args KEY=VALUE,..."
+        known = arguments or isinstance(error, AttributeError)
+        hint = "" if known else "; pass arguments of its own with --model-args KEY=VALUE,..."
         raise RunError(f"--model {name}: {error}{hint}") from error
     if len({"mean", "std"} & given) == 1:
         raise RunError(f"--model {name} takes only one of mean and std: let it take both, or neither")
@@ -181,6 +190,8 @@ def sample(examples: int, count: int | None, seed: int) -> Indices:
     """
     if count is not None and count < 1:
         raise ValueError(f"--count must be at least 1, got {count}")
+    if seed < 0:
+        raise ValueError(f"--seed must be at least 0, got {seed}")
     if count is None or count >= examples:
         return np.arange(examples, dtype=np.int64)
     # RandomState, because its stream is the one that numpy promises never to change.

@@ -13,8 +13,9 @@ def train_command(options: argparse.Namespace) -> None:
         _help(options)
         return
     overrides = list(options.rest)
-    if options.device:
-        overrides += ["--train.device", options.device]
+    for name in ("device", "devices", "num_nodes"):
+        if (value := getattr(options, name)) is not None:
+            overrides += [f"--train.{name}", str(value)]
     config = _resumed(Path(options.recipe), overrides) if options.resume else resolve(options.recipe, overrides)
     if options.print_config:
         print(dump(config), end="")
@@ -28,19 +29,19 @@ def train_command(options: argparse.Namespace) -> None:
     callbacks = [] if options.quiet else [Display()]
     training = train(config, resume=options.resume, callbacks=[*callbacks, LoggersCallback(), Watch()])
     measured = measure_run(training)
-    if not options.quiet:
+    if training.fabric.is_global_zero and not options.quiet:
         print(measured)
 
 
 def _resumed(place: Path, overrides: list[str]) -> Config:
     """Return the configuration of the run to resume: its folder, or the recipe that made it with --out."""
-    from dyart.engine.run import CONFIG, default_folder
+    from dyart.engine.run import CONFIG, config_path, default_folder
 
     if (place / CONFIG).is_file():
-        return replace(resolve(place / CONFIG, overrides), out=str(place))
+        return replace(resolve(config_path(place), overrides), out=str(place))
     config = resolve(str(place), overrides)
     folder = default_folder(config)
-    return replace(resolve(folder / CONFIG, overrides) if (folder / CONFIG).is_file() else config, out=str(folder))
+    return replace(resolve(config_path(folder), overrides) if (folder / CONFIG).is_file() else config, out=str(folder))
 
 
 def _help(options: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 """Weights from anywhere: read without executing code, matched to a network, and a mismatch explained to a person."""
 
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -28,12 +29,11 @@ def read_weights(path: Path) -> State:
 
 
 def _safetensors(path: Path) -> State:
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         return dict(load_file(path))
-    except SafetensorError as error:
+    except Exception as error:  # a damaged header can raise nearly anything
         raise RunError(f"{path} is no .safetensors file, or a damaged one: {error}") from error
 
 
@@ -42,6 +42,8 @@ def _pickle(path: Path) -> object:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch, pickle and zipfile have each their own
         named = re.search(r"GLOBAL (\S+)", str(error))
+        if not named and not zipfile.is_zipfile(path):
+            raise RunError(f"{path} is no file that torch.save wrote, or a damaged one") from error
         why = f"it holds a Python object ({named[1]})" if named else next(iter(str(error).splitlines()), "")
         raise RunError(
             f"cannot read {path} without executing code: {why}; where you trust it, load it in Python and save the "

@@ -1,0 +1,99 @@
+"""From what goes wrong to one line on stderr and an exit status; the traceback is behind ``--debug``."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+DONE, FAILED, WRONG, PIPE, INTERRUPTED, TERMINATED = 0, 1, 2, 141, 130, 143
+
+EXIT_STATUS = f"""\
+exit status:
+  {DONE}    done
+  {FAILED}    it failed at work: memory ran out, a bug; or `dyart doctor` found something broken
+  {WRONG}    it cannot be done: the command or something it names is wrong, and the message says what to do
+  {INTERRUPTED}  interrupted (Ctrl-C)
+  {PIPE}  whoever read the output went away
+  {TERMINATED}  ended by SIGTERM
+"""
+
+# Which extra brings a package.
+EXTRAS = {
+    **dict.fromkeys(("jsonargparse", "lightning_fabric", "lightning", "matplotlib", "PIL", "yaml"), "train"),
+    **dict.fromkeys(("rich", "safetensors", "scipy", "tensorboard"), "train"),
+    "pyautoattack": "eval",
+    "plotly": "report",
+}
+
+
+def guarded(
+    work: Callable[[], int], users: Callable[[], tuple[type[Exception], ...]], command: str, debug: bool = False
+) -> int:
+    """Do a command's work and return its exit status.
+
+    Args:
+        work: the command.
+        users: returns the errors whose message is all that a user needs; any other is a bug.
+        command: its name, for messages.
+        debug: show tracebacks.
+    """
+    try:
+        status = work()
+        sys.stdout.flush()  # now, where a reader who has gone is no surprise
+        return status
+    except KeyboardInterrupt:
+        return _said(command, "interrupted", INTERRUPTED, debug)
+    except BrokenPipeError:
+        # Python writes out what is left at its end: into nothing, instead of to a reader who has gone.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE
+    except Exception as error:
+        try:
+            known = users()
+        except ImportError:  # with the core alone
+            known = (ValueError, OSError, ImportError)
+        return _said(command, *_explained(error, known), debug)
+
+
+def _said(command: str, words: str, status: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"dyart {command}: {words}", file=sys.stderr)
+    return status
+
+
+def _explained(error: Exception, users: tuple[type[Exception], ...]) -> tuple[str, int]:
+    """Return an error in one line, and the exit status that it means."""
+    words = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    for name, status in (("SIGINT", INTERRUPTED), ("SIGTERM", TERMINATED)):
+        if words.startswith(f"stopped by {name}"):  # a training that was asked to, and has saved
+            return words, status
+    if _is_memory(error):
+        return "memory ran out: smaller batches need less (--batch-size; for trainings --train.batch_size)", FAILED
+    if isinstance(error, ImportError) and error.name and error.name.split(".")[0] in EXTRAS:
+        package = error.name.split(".")[0]
+        return f"this needs the package {package}: pip install 'dyart[{EXTRAS[package]}]'", WRONG
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return _of_file(error), WRONG
+    if isinstance(error, users):
+        return words or type(error).__name__, WRONG
+    return f"{type(error).__name__}: {words} (nobody foresaw this; the same with --debug shows where it is)", FAILED
+
+
+def _is_memory(error: Exception) -> bool:
+    import torch
+
+    return isinstance(error, MemoryError | torch.OutOfMemoryError)
+
+
+def _of_file(error: OSError) -> str:
+    name = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else str(error.filename)
+    hints = {
+        FileNotFoundError: "no such file or folder: look for a misspelt name",
+        PermissionError: "may not be read or written by you: change its permissions, or choose another place (--out)",
+        IsADirectoryError: "is a folder, and a file is needed",
+        NotADirectoryError: "is a file (or is inside one), and a folder is needed",
+        FileExistsError: "exists already: choose another name",
+    }
+    words = next((words for kind, words in hints.items() if isinstance(error, kind)), str(error.strerror).lower())
+    return f"{name}: {words}"

@@ -1,0 +1,248 @@
+"""What a beginner meets: one line that says what to do, a documented exit status, the traceback behind --debug."""
+
+import contextlib
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from dyart.cli import main
+from dyart.cli.colours import paint
+from dyart.cli.environment import PACKAGES
+from dyart.cli.errors import EXIT_STATUS, guarded
+from dyart.cli.main import _parser, _user_errors
+from dyart.cli.overview import EXAMPLES
+from dyart.cli.parsers import every_parser, subparsers
+from dyart.engine.fit import TrainingError
+
+TINY = ["--data.name", "three-blobs", "--model.name", "mlp", "--train.epochs", "1", "--train.batch_size", "256",
+        "--data.crop", "0", "--eval.steps", "2", "--train.loggers", "csv", "--train.device", "cpu"]  # fmt: skip
+
+
+def run(capsys, line):
+    """Return status, stdout and stderr of a command line."""
+    try:
+        status = main(shlex.split(line))
+    except SystemExit as leave:
+        status = leave.code
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a small run and with all kinds of things that are none."""
+    folder = tmp_path_factory.mktemp("errors")
+    with contextlib.chdir(folder):
+        assert main(["train", "fashion-mini-cnn-at", *TINY, "--out", "run", "--quiet"]) == 0
+    (folder / "empty").mkdir()
+    (folder / "file.txt").write_text("x")
+    (folder / "bad.yaml").write_text("a: [1")
+    (folder / "garbage.pt").write_bytes(b"hello")
+    (folder / "garbage.safetensors").write_bytes(b"hello")
+    (folder / "own_errors.py").write_text("import torch\ndef net():\n    return torch.nn.Linear(2, 2)\n")
+    (folder / "cut").mkdir()
+    for path in (folder / "run").rglob("*"):
+        if path.is_file():
+            target = folder / "cut" / path.relative_to(folder / "run")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            content = path.read_bytes()
+            target.write_bytes(content[:50] if path.suffix == ".safetensors" else content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("trian", "did you mean train?"),
+        ("evalute run", "did you mean evaluate?"),
+        ("train fashion-mini-cnn-dyar", "Did you mean fashion-mini-cnn-dyart"),
+        ("train fashion-mini-cnn-at --quiett", "did you mean --quiet?"),
+        ("train fashion-mini-cnn-at --optim.lr -1", "optim.lr must be positive, got -1"),
+        ("train fashion-mini-cnn-at --method.radius -0.1", "radius must be positive, got -0.1"),
+        ("train fashion-mini-cnn-at --method.name dyrt", "did you mean 'dyart'?"),
+        ("train fashion-mini-cnn-at --data.name fashon-mini", "did you mean 'fashion-mini'?"),
+        ("train bad.yaml", "bad.yaml is no YAML"),
+        ("train missing.yaml", "missing.yaml"),
+        ("train empty --resume", "it has no config.yaml"),
+        ("train fashion-mini-cnn-at --out file.txt", "choose another folder with --out"),
+        ("compare", "RECIPE is missing"),
+        ("compare fashion-mini-cnn-at --seeds a", "whole numbers"),
+        ("evaluate nowhere", "there is no such folder"),
+        ("evaluate empty", "neither a run with checkpoints nor a checkpoint"),
+        ("evaluate cut", "model.safetensors is damaged"),
+        ("evaluate run --count -5", "--count must be at least 1, got -5"),
+        ("evaluate run --radii -8/255", "radii must be positive, got -8/255"),
+        ("evaluate run --attack apdg", "did you mean apgd?"),
+        ("evaluate --model own_errors:net --data moons --weights garbage.pt", "no file that torch.save wrote"),
+        ("evaluate --model own_errors:net --data moons --weights garbage.safetensors", "no .safetensors file"),
+        ("evaluate --model own_errors:nett --data moons", "did you mean 'net'?"),
+        ("evaluate --model own_errors:net --data mons", "did you mean 'moons'?"),
+        ("margins run --seed -1 --count 5", "--seed must be at least 0, got -1"),
+        ("margins run --out empty --count 5", "name the CSV file"),
+        ("margins run --steps x", "--steps: a whole number is needed, got 'x'"),
+        ("margins run --norm", "--norm: a value is needed"),
+        ("export nowhere", "there is no such folder"),
+        ("dynamics run --methods att", "did you mean 'at'?"),
+        ("dynamics run --count -1", "count must be at least 1, got -1"),
+        ("curves empty", "it has no config.yaml"),
+        ("curves run --smoothing -1", "--smoothing must be at least 1"),
+        ("curves run --paper nofile.csv", "nofile.csv: no such file"),
+        ("plane --method dyrt", "did you mean 'dyart'?"),
+        ("plane --frames -1", "--frames must be at least 2"),
+        ("report nowhere", "nowhere is no run"),
+        ("bench --batches -5", "positive whole numbers"),
+        ("data get cifar-10", "did you mean 'cifar10'?"),
+        ("data get mine --from nowhere", "nowhere does not exist"),
+        ("data gett cifar10", "did you mean get?"),
+        ("recipes a b", "unknown: b"),
+        ("demo --out file.txt", "a folder is needed"),
+        ("doctor --secs 3", "did you mean --seconds?"),
+        ("doctor --seconds -1", "must be positive"),
+        ("completion bsh", "did you mean bash?"),
+    ],
+)
+def test_wrong_is_one_line_and_status_2(capsys, monkeypatch, place, line, expected):
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("DYART_DATA", str(place / "data"))
+    status, _, err = run(capsys, line)
+    assert status == 2
+    assert expected in err
+    assert len(err.strip().splitlines()) == 1
+    assert err.startswith("dyart")
+
+
+@pytest.mark.parametrize("path", [path for path, _ in every_parser(_parser())])
+def test_every_command_has_help_and_refuses_what_it_does_not_know(capsys, path):
+    status, out, _ = run(capsys, f"{path} --help")
+    assert status == 0
+    assert f"dyart {path}" in out
+    assert "--debug" in out
+    required = {"train": "fashion-mini-cnn-at", "compare": "fashion-mini-cnn-at", "data": "list", "data get": "mnist"}
+    words = required.get(path, "bash" if path == "completion" else "x" if path not in ("demo", "plane") else "")
+    status, _, err = run(capsys, f"{path} {words} --no-such-option 3")
+    assert status == 2
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_new_parent_folder_is_made_for_margins(capsys, monkeypatch, place):
+    monkeypatch.chdir(place)
+    status, _, err = run(capsys, "margins run --count 5 --steps 5 --out new/folder/m.csv")
+    assert status == 0, err
+    assert (place / "new/folder/m.csv").is_file()
+
+
+@pytest.mark.parametrize("line", ["--debug recipes", "recipes --debug", "recipes"])
+def test_what_nobody_foresaw_is_status_1_and_its_traceback_behind_debug(capsys, monkeypatch, line):
+    def broken(pattern):
+        raise TypeError("two kinds\nof things")
+
+    monkeypatch.setattr("dyart.recipes.listing.table", broken)
+    status, _, err = run(capsys, line)
+    assert status == 1
+    assert "dyart recipes: TypeError: two kinds of things" in err.splitlines()[-1]
+    assert "--debug" in err.splitlines()[-1]
+    assert ("Traceback" in err) == ("--debug" in line)
+
+
+@pytest.mark.parametrize("line", ["--debug data get nothing", "data get nothing --debug", "data --debug get nothing"])
+def test_debug_shows_where_a_users_error_comes_from(capsys, line):
+    status, _, err = run(capsys, line)
+    assert status == 2
+    assert "Traceback" in err
+    assert err.splitlines()[-1].startswith("dyart data get: there is no data set 'nothing'")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (TrainingError("stopped by SIGINT after step 3; saved"), 130, "after step 3"),
+        (TrainingError("stopped by SIGTERM after step 3; saved"), 143, "after step 3"),
+        (TrainingError("the loss is not finite"), 2, "not finite"),
+        (torch.OutOfMemoryError("CUDA out of memory.\nTried to"), 1, "--train.batch_size"),
+        (MemoryError(), 1, "memory ran out"),
+        (ModuleNotFoundError("No module named 'plotly'", name="plotly.io"), 2, "pip install 'dyart[report]'"),
+        (PermissionError(13, "Permission denied", "/x/y"), 2, "/x/y: may not be read or written"),
+        (OSError(28, "No space left on device", "/x/y"), 2, "/x/y: no space left on device"),
+        (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_exit_status_of_an_error(capsys, error, status, words):
+    def work():
+        raise error
+
+    assert guarded(work, _user_errors, "train") == status
+    err = capsys.readouterr().err
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert re.search(rf"^  {status}\s", EXIT_STATUS, re.MULTILINE), "it is documented"
+
+
+def test_a_reader_who_goes_away_is_no_error():
+    """As in `dyart recipes | head -1`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    program = "import sys; from dyart.cli import main; sys.exit(main(['recipes']))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120, check=False
+    )
+    os.close(writing)
+    assert done.returncode == 141
+    assert done.stderr == ""
+
+
+def test_version_names_the_environment(capsys):
+    status, out, _ = run(capsys, "--version")
+    lines = out.splitlines()
+    assert status == 0
+    assert re.fullmatch(r"dyart \d+\.\d+\.\d+\S*", lines[0])
+    assert f"torch {torch.__version__}" in lines
+    assert lines[3].startswith("gpu ")
+    assert all(package in out for packages in PACKAGES.values() for package in packages)
+
+
+def test_exit_status_is_in_the_help(capsys):
+    status, out, _ = run(capsys, "--help")
+    assert status == 0
+    assert EXIT_STATUS in out
+
+
+def test_alone_it_shows_every_command_and_three_examples_that_parse(capsys):
+    status, out, _ = run(capsys, "")
+    assert status == 0
+    assert all(f"\n  {name} " in out for name in subparsers(_parser()))
+    examples = [line.strip() for line in EXAMPLES.splitlines() if line.strip().startswith("dyart ")]
+    assert len(examples) == 3
+    for example in examples:
+        _, unknown = _parser().parse_known_args(example.split("  ")[0].split()[1:])
+        assert unknown == []
+
+
+def test_colours_on_a_terminal_alone(monkeypatch, tmp_path):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    first, second = pty.openpty()
+    with open(second, "w") as terminal, (tmp_path / "file").open("w") as file:
+        assert paint("ok", "green", terminal) == "\x1b[32mok\x1b[0m"
+        assert paint("ok", "green", file) == "ok"
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert paint("ok", "green", terminal) == "ok"
+        monkeypatch.delenv("NO_COLOR")
+        monkeypatch.setenv("TERM", "dumb")
+        assert paint("ok", "green", terminal) == "ok"
+    os.close(first)
+
+
+def test_a_piped_training_has_no_colours(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(capsys, " ".join(["train fashion-mini-cnn-at", *TINY, "--out run"]))
+    assert status == 0
+    assert "epoch" in err
+    assert "\x1b" not in out + err
