@@ -127,7 +127,7 @@ def test_where_the_memory_is_not_known_the_bound_decides(monkeypatch):
     def unknown(_):
         raise ValueError("unrecognized configuration name")
 
-    monkeypatch.setattr(loading.os, "sysconf", unknown)
+    monkeypatch.setattr("os.sysconf", unknown)
     assert isinstance(loader().source, loading._Resident)
     monkeypatch.setattr(loading, "HOST_BYTES", TRAIN.images.nbytes - 1)
     assert isinstance(loader().source, loading._Streamed)

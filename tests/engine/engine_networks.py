@@ -11,11 +11,49 @@ def dropout(classes: int, shape: tuple[int, ...]) -> nn.Module:
     return nn.Sequential(nn.Linear(features, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, classes))
 
 
+def batch_norm(classes: int, shape: tuple[int, ...]) -> nn.Module:
+    features = torch.Size(shape).numel()
+    return nn.Sequential(nn.Linear(features, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, classes))
+
+
+class WithSpare(nn.Sequential):
+    """A network with a parameter that takes no part."""
+
+    def __init__(self, *layers) -> None:
+        super().__init__(*layers)
+        self.spare = nn.ParameterList([nn.Parameter(torch.zeros(2))])
+
+    def forward(self, inputs):
+        return self[1](self[0](inputs))
+
+
+def with_spare(classes: int, shape: tuple[int, ...]) -> nn.Module:
+    return WithSpare(nn.Linear(torch.Size(shape).numel(), 8), nn.Linear(8, classes))
+
+
+class OneGradient(Method[None]):
+    """Natural training in which the gradient of the network's second parameter is not finite at one step."""
+
+    def __init__(self, step: int = 1) -> None:
+        self.step, self.count = step, 0
+
+    def craft(self, model, batch):
+        return None
+
+    def loss(self, model, batch, crafted):
+        self.count += 1
+        loss = classification_loss(model(batch.inputs), batch)
+        if self.count == self.step:
+            second = list(model.parameters())[1]
+            loss = loss + (0 * second.sum()).sqrt()
+        return loss, {}
+
+
 class Breaks(Method[None]):
     """Natural training whose loss, or only its gradient, is NaN at one step.
 
     Args:
-        step: which, from 1.
+        step: which, from 1; -1: all.
         gradient: only the gradient.
     """
 
@@ -29,7 +67,7 @@ class Breaks(Method[None]):
         self.count += 1
         logits = model(batch.inputs)
         loss = classification_loss(logits, batch)
-        if self.count == self.step:
+        if self.step in (self.count, -1):
             # The root of zero is zero, its slope is not finite.
             loss = loss + (0 * logits.sum()).sqrt() if self.gradient else loss * float("nan")
         return loss, {"accuracy": accuracy(logits, batch.labels)}
@@ -49,3 +87,11 @@ class Scripted(Method[None]):
         name = f"value{self.count}" if self.changing else "value"
         loss = classification_loss(model(batch.inputs), batch)
         return loss, {name: loss.detach()}
+
+
+def undecided(classes: int, shape: tuple[int, ...]) -> nn.Module:
+    """A network whose logits differ by so little that no soft margin is positive."""
+    layer = nn.Linear(torch.Size(shape).numel(), classes)
+    nn.init.constant_(layer.weight, 0.0)
+    nn.init.constant_(layer.bias, 0.0)
+    return layer

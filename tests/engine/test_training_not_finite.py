@@ -5,7 +5,9 @@ import torch
 from engine_cases import STEPS, SignalAt, last_checkpoint, last_state, make_config, numbers
 
 from dyart.data import load
+from dyart.engine.callbacks import Callback
 from dyart.engine.fit import TrainingError
+from dyart.engine.numbers import Guard
 from dyart.engine.run import prepare, train
 
 
@@ -21,7 +23,7 @@ def test_the_step_is_named_and_the_checkpoint_before_it_kept(tmp_path, gradient,
     step = 2 * STEPS + 2
     config = make_config(tmp_path, breaking(step, gradient), train_epochs=5, train_keep=9, train_log_every=log_every)
     training = prepare(config, tmp_path)
-    training.waits = device == "waits"
+    training.guard.waits = device == "waits"
     with pytest.raises(TrainingError, match=rf"step {step} \(epoch 3\) is not finite.*epoch-0002.*optim\.lr"):
         training.run()
     assert last_checkpoint(tmp_path).name == "epoch-0002"
@@ -42,7 +44,7 @@ def test_the_run_goes_on_with_a_better_setting(tmp_path):
 
 
 def test_in_the_first_epoch_nothing_is_kept(tmp_path):
-    with pytest.raises(TrainingError, match=r"step 1 \(epoch 1\) is not finite; no checkpoint was written yet"):
+    with pytest.raises(TrainingError, match=r"step 1 \(epoch 1\) is not finite: .*; no checkpoint was written yet"):
         train(make_config(tmp_path, breaking(1)))
     assert not (tmp_path / "checkpoints").exists()
 
@@ -52,7 +54,7 @@ def test_a_signal_saves_no_broken_weights(tmp_path):
     training = prepare(
         make_config(tmp_path, breaking(STEPS + 1), train_log_every=1000), tmp_path, [SignalAt(STEPS + 2)]
     )
-    training.waits = True
+    training.guard.waits = True
     with pytest.raises(TrainingError, match=f"step {STEPS + 1} .*is not finite"):
         training.run()
     assert last_checkpoint(tmp_path).name == "epoch-0001"
@@ -67,5 +69,148 @@ def test_a_rate_that_is_too_high(tmp_path):
 def test_images_that_are_not_finite(tmp_path):
     data = load("three-blobs")
     data.train.images[data.fit[5]] = torch.nan
-    with pytest.raises(TrainingError, match=r"epoch 1\b.*images that are not finite"):
+    with pytest.raises(TrainingError, match=r"epoch 1\b.*the inputs of examples \[\d+\].*images that are not finite"):
         train(make_config(tmp_path), data=data)
+
+
+# Names
+
+
+@pytest.mark.parametrize("device", ["cpu", "waits"])
+def test_the_parameter_is_named(tmp_path, device):
+    """Of all parameters only the one whose gradient is not finite."""
+    training = prepare(make_config(tmp_path, {"name": "engine_networks:OneGradient", "step": 4}), tmp_path)
+    training.guard.waits = device == "waits"
+    names = [name for name, _ in training.model.named_parameters()]
+    with pytest.raises(TrainingError, match=rf"step 4 \(epoch 2\) is not finite: the gradient of {names[1]}; the last"):
+        training.run()
+
+
+def test_the_loss_is_named_with_its_value(tmp_path):
+    with pytest.raises(TrainingError, match=r": the loss \(nan\), the gradient of \S+, \S+, \S+ and \d+ more;"):
+        train(make_config(tmp_path, breaking(4)))
+
+
+class BreakWeight(Callback):
+    """Makes a weight infinite after a step."""
+
+    def __init__(self, step, name=None):
+        self.step, self.name = step, name
+
+    def on_step(self, training):
+        if training.steps_done == self.step:
+            weights = dict(training.model.named_parameters())
+            with torch.no_grad():
+                weights[self.name or next(iter(weights))].flatten()[0] = torch.inf
+
+
+def test_a_weight_is_named(tmp_path):
+    with pytest.raises(TrainingError, match=r"step 5 .*: the weights (\S+), already before it"):
+        train(make_config(tmp_path), callbacks=[BreakWeight(4)])
+    assert last_checkpoint(tmp_path).name == "epoch-0001"
+
+
+def test_a_weight_that_no_loss_shows_is_not_saved(tmp_path):
+    config = make_config(tmp_path, model_name="engine_networks:with_spare")
+    with pytest.raises(TrainingError, match=r"not finite: the weights spare\.0; the last good checkpoint.*epoch-0001"):
+        train(config, callbacks=[BreakWeight(4, "spare.0")])
+    assert last_checkpoint(tmp_path).name == "epoch-0001"
+
+
+# Skipping
+
+
+def skipping(out, method, **settings):
+    return make_config(out, method, train_skip_bad_batches=True, train_epochs=4, **settings)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("step", [1, 5])
+@pytest.mark.parametrize("device", ["cpu", "waits"])
+def test_a_bad_batch_is_left_out_and_counted(tmp_path, gradient, step, device):
+    """Weights, momentum and running statistics after it are those before it, to the bit."""
+    seen = {}
+
+    class Watch(Callback):
+        def on_step(self, training):
+            momenta = [value for state in training.optimizer.state.values() for value in state.values()]
+            tensors = [*training.model.parameters(), *training.model.buffers(), *momenta]
+            seen[training.steps_done] = [tensor.detach().clone() for tensor in tensors]
+
+    config = skipping(tmp_path, breaking(step, gradient), model_name="engine_networks:batch_norm")
+    training = prepare(config, tmp_path, [Watch()])
+    training.guard.waits = device == "waits"
+    first = [tensor.detach().clone() for tensor in (*training.model.parameters(), *training.model.buffers())]
+    training.run()
+    before, after = seen.get(step - 1, first), seen[step]
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=False))
+    assert all(bool((tensor == 0).all()) for tensor in after[len(before) :]), "momentum of a first step"
+    assert not all(torch.equal(one, other) for one, other in zip(after, seen[step + 1], strict=True))
+    assert all(bool(tensor.isfinite().all()) for tensor in last_state(tmp_path).values())
+    counts = [record["skipped_steps"] for record in numbers(tmp_path) if record["kind"] == "epoch"]
+    assert counts == ([1, 1, 1, 1] if step == 1 else [0, 1, 1, 1])
+
+
+def test_without_a_bad_batch_skipping_changes_nothing(tmp_path):
+    train(make_config(tmp_path / "one", "dyart"))
+    train(make_config(tmp_path / "other", "dyart", train_skip_bad_batches=True))
+    one, other = last_state(tmp_path / "one"), last_state(tmp_path / "other")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_count_is_resumed(tmp_path):
+    config = skipping(tmp_path, breaking(2))
+    with pytest.raises(TrainingError, match="stopped by SIGTERM"):
+        train(config, callbacks=[SignalAt(STEPS + 1)])
+    resumed = train(config, resume=True)  # counts steps anew: its second one is bad, too
+    assert int(resumed.guard.skipped) == 2
+    assert [record["skipped_steps"] for record in numbers(tmp_path) if record["kind"] == "epoch"] == [1, 2, 2, 2]
+
+
+def test_images_that_are_not_finite_are_left_out(tmp_path):
+    data = load("three-blobs")
+    data.train.images[data.fit[5]] = torch.nan
+    training = train(skipping(tmp_path, "dyart"), data=data)
+    assert int(training.guard.skipped) == 4, "one batch of every epoch"
+    assert all(bool(tensor.isfinite().all()) for tensor in last_state(tmp_path).values())
+
+
+def test_weights_that_awp_moved_are_put_back(tmp_path):
+    data = load("three-blobs")
+    data.train.images[data.fit[5]] = torch.nan
+    method = {"name": "at-awp", "steps": 2, "radius": 0.05, "step_size": 0.02, "awp_warmup": 0.0}
+    training = train(skipping(tmp_path, method), data=data)
+    assert int(training.guard.skipped) == 4
+    assert all(bool(tensor.isfinite().all()) for tensor in last_state(tmp_path).values())
+
+
+def test_nothing_but_bad_batches_stops(tmp_path):
+    config = skipping(tmp_path, {"name": "engine_networks:Breaks", "step": -1}, data_limit=1000)
+    with pytest.raises(TrainingError, match=r"step 1 .*the loss \(nan\).*20 batches in a row were skipped"):
+        train(config)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_step_asks_the_device_for_no_value(monkeypatch, skip):
+    """What would make the host wait for a GPU: any tensor that becomes a number of Python's."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=True)
+    guard = Guard(model, torch.device("cpu"), skip, waits=True)
+
+    def waits(*_):
+        raise AssertionError("the host would wait here")
+
+    for factor in (1.0, torch.nan, 1.0):
+        loss = factor * model(torch.rand(4, 2)).square().sum()
+        with monkeypatch.context() as patch:
+            for name in ("__bool__", "__int__", "__float__", "__index__", "item", "tolist", "nonzero"):
+                patch.setattr(torch.Tensor, name, waits)
+            guard.remember([], optimizer)
+            optimizer.zero_grad()
+            loss.backward()
+            norm = guard.clip(1.0)
+            guard.look(1, loss, norm)
+            optimizer.step()
+            guard.settle([], optimizer)
+    assert int(guard.skipped) == (1 if skip else 2)  # without it, the next step is bad, too
+    assert bool(model[0].weight.isfinite().all()) == skip

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from engine_cases import STEPS, make_config, numbers
+from torch import nn
 
 import dyart
 from dyart.cli import main
@@ -17,7 +18,7 @@ from dyart.data import DataError, load
 from dyart.engine import run as engine_run
 from dyart.engine.callbacks import Callback
 from dyart.engine.checkpoint import CheckpointError
-from dyart.engine.fit import TrainingError
+from dyart.engine.fit import Training, TrainingError
 from dyart.engine.metrics import Meter
 from dyart.engine.run import RunError, averaged_weights, prepare, read_config, train
 
@@ -250,3 +251,25 @@ def test_means_leave_out_what_is_not_finite():
 def test_a_method_that_logs_now_this_now_that(tmp_path):
     train(make_config(tmp_path, {"name": "engine_networks:Scripted", "changing": True}, train_epochs=1))
     assert {"value1", "value2", "value3"} <= numbers(tmp_path)[-1].keys()
+
+
+class RoomFor(nn.Module):
+    """A network on a device with room for so many examples in a training step."""
+
+    def __init__(self, room, features, classes):
+        super().__init__()
+        self.layer, self.room = nn.Linear(features, classes), room
+
+    def forward(self, inputs):
+        if self.training and len(inputs) > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return self.layer(inputs)
+
+
+def test_a_step_that_does_not_fit_says_what_to_do(tmp_path):
+    training = prepare(make_config(tmp_path, "at"), tmp_path)
+    training = Training(
+        training.config, training.data, RoomFor(16, 2, 3), training.method, training.fabric, training.loader, tmp_path
+    )
+    with pytest.raises(TrainingError, match=r"out of memory in step 1; no checkpoint.*train\.accumulate 2"):
+        training.run()

@@ -2,7 +2,8 @@
 
 import io
 import json
-import pickle
+import math
+import pickle  # nosec B403  # read by _ArraysOnly alone, which runs nothing
 from typing import Any
 
 import numpy as np
@@ -14,20 +15,48 @@ from dyart.data.trees import Tree, find
 
 Pixels = npt.NDArray[np.uint8]
 
-# All that a pickled numpy array is made of. Anything else in a pickle could run code when it is read.
+
+class _Type:
+    """Stands for numpy's dtype: a pickle names it, and may say nothing more about it than its byte order."""
+
+    def __init__(self, *about: object) -> None:
+        name = about[0] if about else None
+        if name not in ("u1", "|u1"):  # all that CIFAR has; an array of objects would hold whatever bytes say
+            raise DataError(f"the pickle has an array of type {name!r}; only unsigned bytes (u1) are read")
+
+    def __setstate__(self, state: object) -> None:
+        """Ignore it: bytes have no order."""
+
+
+class _Array:
+    """Stands for a numpy array while it is read: numpy's own reading trusts what the file says."""
+
+    def __init__(self, *_: object) -> None:
+        self.values = np.empty(0, np.uint8)
+
+    def __setstate__(self, state: tuple[object, tuple[int, ...], _Type, bool, bytes | str]) -> None:
+        """Take the values: raw bytes of a checked shape."""
+        _, shape, kind, columns_first, content = state
+        raw = content.encode("latin1") if isinstance(content, str) else content
+        if not isinstance(kind, _Type) or len(raw) != math.prod(shape):
+            raise DataError(f"the pickle's array of shape {shape} has {len(raw)} bytes")
+        self.values = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if columns_first else "C")
+
+
+# All that a pickled array of bytes asks for, and what is given to it. Anything else could run code when it is read.
 _ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-    ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
+    ("numpy", "ndarray"): None,  # an argument of the above
+    ("numpy", "dtype"): _Type,
 }
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Reads numbers, strings, lists, dictionaries and numpy arrays of numbers, and refuses everything else."""
+    """Reads numbers, strings, lists, dictionaries and arrays of bytes, and refuses everything else."""
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - the signature of the base class
-        """Return one of the four names that an array needs."""
+        """Return what stands for one of the four names that an array needs."""
         if (module, name) == ("_codecs", "encode"):  # bytes, as newer Pythons write them for the old protocols
             return lambda text, encoding: text.encode("latin1")
         try:
@@ -48,7 +77,7 @@ def read_pickle(data: bytes, where: str) -> dict[str, Any]:
         raise DataError(f"{where} is truncated or altered ({type(error).__name__}: {error}): get it again") from error
     if not isinstance(batch, dict):
         raise DataError(f"{where} holds a {type(batch).__name__}; a dictionary with 'data' and labels was expected")
-    return batch
+    return {key: value.values if isinstance(value, _Array) else value for key, value in batch.items()}
 
 
 def _batch(tree: Tree, stem: str, label_key: str) -> tuple[Pixels, list[int], list[str]] | None:

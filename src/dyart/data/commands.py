@@ -75,7 +75,7 @@ class _Bar:
 
     def close(self) -> None:
         """End the line."""
-        if self.bars is not None:
+        if self.tasks:
             self.bars.stop()
         elif self.length:
             print(file=sys.stderr)

@@ -4,13 +4,12 @@ A set that fits stays on the device as uint8 from the start; a larger one, and e
 gather the next batches into page-locked memory while the device works on this one.
 """
 
-import os
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -20,6 +19,8 @@ from dyart.boundary.validation import check_choice
 from dyart.data import draws
 from dyart.data.augment import Augment
 from dyart.data.auxiliary import Auxiliary
+from dyart.data.mapped import host_memory
+from dyart.data.ranks import ALONE, Shard, Team, shard_of
 from dyart.data.sets import Split
 
 Residency = Literal["auto", "device", "stream"]
@@ -48,6 +49,9 @@ class Batch:
     """``[N, K]``: label distributions, where images were mixed or labels smoothed."""
     placement: Tensor | None = None
     """``[N, 3]``: where the images lie in their originals (see ``dyart.data.placement``); None: they were not moved."""
+    shard: Shard | None = None
+    """Which examples of the whole batch these are, where several processes share it (see ``dyart.data.ranks``); if
+    batches are worked on in parts, of every part."""
 
     def __len__(self) -> int:
         """Return the number of examples."""
@@ -69,6 +73,8 @@ class Loader:
         residency: ``"device"``, ``"stream"``, or ``"auto"``: on the device if the set takes at most a quarter of its
             free memory (on a CPU: of all memory, and at most 2 GiB).
         smoothing: share of every label that is spread over all classes.
+        team: the processes that share every batch; this one yields its own examples.
+        parts: that batches are worked on in, equal ones; every process has a share of each.
     """
 
     def __init__(
@@ -83,6 +89,8 @@ class Loader:
         auxiliary: Auxiliary | None = None,
         residency: Residency = "auto",
         smoothing: float = 0.0,
+        team: Team = ALONE,
+        parts: int = 1,
     ) -> None:
         """Put the set on the device, or get ready to stream it."""
         if not 1 <= batch_size <= len(indices):
@@ -95,13 +103,19 @@ class Loader:
             raise ValueError(f"cutmix and smoothing mix labels: they need the number of classes, got {classes}")
         if not 0 <= smoothing < 1:
             raise ValueError(f"label smoothing is a share from 0 to below 1, got {smoothing}")
+        if batch_size // parts < team.count:
+            raise ValueError(
+                f"{team.count} processes share every {batch_size // parts} examples: each must have one, so use fewer "
+                "processes, a larger train.batch_size or a smaller train.accumulate"
+            )
         if auxiliary is not None:
             _check_alike(split.images, auxiliary.split.images)
         self.device = torch.device(device)
         self.indices = torch.from_numpy(np.asarray(indices, dtype=np.int64))
         self.batch_size, self.seed, self.augment, self.classes = batch_size, seed, augment, classes
         self.auxiliary, self.total, self.smoothing = auxiliary, len(split), smoothing
-        self.split = split
+        self.split, self.shard = split, shard_of(batch_size // parts, team.rank, team.count)
+        self.rows, self.kept = _rows(self.shard, batch_size, parts, before=augment.cutmix > 0)
         resident = residency == "device" or (residency == "auto" and _fits(split.images, self.device))
         self.source = _Resident(split, self.device) if resident else _Streamed(split, self.device)
         self.pool = None if auxiliary is None else _Streamed(auxiliary.split, self.device)
@@ -121,29 +135,38 @@ class Loader:
         steps = range(epoch * len(self) + start, (epoch + 1) * len(self))
         extra = 0 if self.auxiliary is None else self.auxiliary.count(self.batch_size)
         real = self.batch_size - extra
-        places = [(step - epoch * len(self)) * real for step in steps]
+        wanted = [order[place : place + real] for place in ((step - epoch * len(self)) * real for step in steps)]
         with ExitStack() as readers:  # an epoch that is left midway stops reading at once
-            parts = readers.enter_context(closing(self.source.gather([order[p : p + real] for p in places])))
-            pools = None
-            if self.pool is not None:
-                drawn = [self._drawn(step, extra) for step in steps]
-                pools = readers.enter_context(closing(self.pool.gather(drawn)))
-            for step in steps:
-                part = next(parts)
-                if pools is not None:
-                    part = self._joined(part, next(pools), step)
-                yield self._finished(*part, epoch, step)
+            if self.pool is None:
+                parts = readers.enter_context(closing(self.source.gather([part[self.rows] for part in wanted])))
+                for step in steps:
+                    yield self._finished(*next(parts), epoch, step)
+                return
+            mixes = [self._mix(step, real) for step in steps]
+            both = zip(wanted, mixes, strict=True)
+            parts = readers.enter_context(closing(self.source.gather([part[mix.real] for part, mix in both])))
+            drawn = [self._drawn(step, extra)[mix.extra] for step, mix in zip(steps, mixes, strict=True)]
+            pools = readers.enter_context(closing(self.pool.gather(drawn)))
+            for step, mix in zip(steps, mixes, strict=True):
+                yield self._finished(*self._joined(next(parts), next(pools), mix.place), epoch, step)
 
     def _drawn(self, step: int, count: int) -> Tensor:
         assert self.auxiliary is not None
         stream = draws.key(self.seed, "auxiliary", step)
         return draws.integers(stream, torch.arange(count), len(self.auxiliary.split))
 
-    def _joined(self, real: Part, extra: Part, step: int) -> Part:
+    def _mix(self, step: int, real: int) -> "_Mix":
+        """Return how a batch is put together of both kinds, shuffled, so that every process gets both."""
+        order = draws.permutation(draws.key(self.seed, "mix", step), self.batch_size)[self.rows]
+        ours = order < real
+        first = int(ours.sum())
+        place = torch.where(ours, ours.cumsum(0) - 1, first + (~ours).cumsum(0) - 1)
+        return _Mix(order[ours], order[~ours] - real, place)
+
+    def _joined(self, real: Part, extra: Part, place: Tensor) -> Part:
         extra = (extra[0], extra[1], extra[2] + self.total)
-        # Shuffled together: under data parallelism every process gets both kinds.
-        order = _sent(draws.permutation(draws.key(self.seed, "mix", step), self.batch_size), self.device)
-        images, labels, index = (torch.cat(pair)[order] for pair in zip(real, extra, strict=True))
+        place = _sent(place, self.device)
+        images, labels, index = (torch.cat(pair)[place] for pair in zip(real, extra, strict=True))
         return images, labels, index
 
     def _finished(self, images: Tensor, labels: Tensor, index: Tensor, epoch: int, step: int) -> Batch:
@@ -157,7 +180,12 @@ class Loader:
             targets = (1 - self.smoothing) * targets + self.smoothing / self.classes
             labels = torch.where(share > 0.5, labels[partner], labels)
         key = torch.full((), draws.key(self.seed, "step", step), dtype=torch.int64, device=self.device)
-        return Batch(to_unit(images), labels, index, key, targets, placement)
+        if self.kept is not None:
+            kept = _sent(self.kept, self.device)
+            images, labels, index = images[kept], labels[kept], index[kept]
+            targets = None if targets is None else targets[kept]
+            placement = None if placement is None else placement[kept]
+        return Batch(to_unit(images), labels, index, key, targets, placement, self.shard)
 
 
 def as_tensors(split: Split, rows: slice | np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -171,18 +199,37 @@ def to_unit(images: Tensor) -> Tensor:
     return images.float() / 255 if images.dtype == torch.uint8 else images
 
 
+class _Mix(NamedTuple):
+    """Which real and which auxiliary examples of a step are this process's, and where they go among each other."""
+
+    real: Tensor
+    extra: Tensor
+    place: Tensor
+
+
+def _rows(shard: Shard | None, batch_size: int, parts: int, before: bool) -> tuple[slice | Tensor, Tensor | None]:
+    """Return the rows of a batch to read, and which of those to keep; None: all.
+
+    Args:
+        shard: the rows of every part; None: all.
+        batch_size: rows of all parts.
+        parts: how many there are.
+        before: read the row before each as well, with which cutmix mixes it.
+    """
+    if shard is None:
+        return slice(None), None
+    each = torch.arange(shard.first, shard.first + shard.count)
+    if before:
+        each = torch.cat([each[:1] - 1, each])
+    begins = torch.arange(parts) * shard.total
+    rows = ((begins[:, None] + each) % batch_size).reshape(-1)
+    return rows, torch.arange(len(rows)).reshape(parts, -1)[:, 1:].reshape(-1) if before else None
+
+
 def _fits(images: np.ndarray, device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(images.nbytes <= LARGEST_SHARE * torch.cuda.mem_get_info(device)[0])
-    return bool(images.nbytes <= min(LARGEST_SHARE * _host_memory(), HOST_BYTES))
-
-
-def _host_memory() -> float:
-    """Return the bytes of the host's memory; without limit where the system does not say."""
-    try:
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):
-        return float("inf")
+    return bool(images.nbytes <= min(LARGEST_SHARE * host_memory(), HOST_BYTES))
 
 
 def _sent(tensor: Tensor, device: torch.device) -> Tensor:

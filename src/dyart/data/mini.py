@@ -12,6 +12,7 @@ from dyart.data.sets import HOLDOUT, DataSet, Split
 
 MINI = "fashion-mini"
 MINI_FILE = Path(__file__).parent / "fashion_mini.npz"
+MINI_SHA256 = "db2c4c5b10e51304ae57138a069ab4c0e7c5ba4136b1a30404071a2b0a543ec5"
 TRAIN, TEST = 6_000, 2_000
 
 

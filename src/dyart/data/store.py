@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyart.data.errors import DataError, check_room, explain_full_disk, explain_unreadable
+from dyart.data.mapped import open_npy
 from dyart.data.raw import ARRAYS, Raw
 from dyart.data.registry import REGISTRY
 from dyart.data.sets import DataSet, Split, drawn, first
@@ -211,9 +212,11 @@ def open_stored(folder: Path, full: bool | None = None) -> DataSet | None:
         return None
     size = sum(entry["bytes"] for entry in content["files"].values())
     verify(folder, content, size < VERIFY_BELOW if full is None else full)
-    # Mode "c": writes stay private, and torch takes the array without a warning about read-only memory.
-    images = [np.load(folder / f"{part}_images.npy", mmap_mode="c", allow_pickle=False) for part in ("train", "test")]
-    labels = [np.load(folder / f"{part}_labels.npy", allow_pickle=False) for part in ("train", "test")]
+    try:
+        images = [open_npy(folder / f"{part}_images.npy") for part in ("train", "test")]
+        labels = [np.load(folder / f"{part}_labels.npy", allow_pickle=False) for part in ("train", "test")]
+    except (ValueError, EOFError) as error:
+        raise DataError(f"an array in {folder} cannot be read ({error}): {again(folder)}") from error
     return DataSet(
         name=content["name"],
         train=Split(images[0], labels[0]),

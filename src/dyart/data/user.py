@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from dyart.data.errors import DataError, explain_unreadable
 from dyart.data.folders import draw_test, no_test_note, read_class_folders
+from dyart.data.mapped import open_npy
 from dyart.data.pictures import Progress
 from dyart.data.raw import ARRAYS, Raw, check
 from dyart.data.sets import Images
@@ -55,12 +56,11 @@ def _npz(path: Path) -> dict[str, Array]:
 
 def _npy(path: Path) -> Array:
     try:
-        mapped: Array = np.load(path, mmap_mode="c", allow_pickle=False)
+        return open_npy(path)
     except PermissionError:
         raise
     except Exception as error:
         raise DataError(f"{path} is truncated, altered or no plain .npy array ({error})") from error
-    return mapped
 
 
 def _from_arrays(arrays: Mapping[str, Array], where: str) -> Raw:
@@ -141,6 +141,11 @@ def _numbered(
         classes = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in found.tolist())
         return np.searchsorted(found, train), np.searchsorted(found, test), classes
     count = int(train.max()) + 1 if len(train) else 0
+    if count > len(train):  # before a name is made for each of them
+        raise DataError(
+            f"{where}: labels go up to {count - 1:,}, and there are {len(train):,} examples, at least one per class; "
+            "renumber them without gaps: labels = numpy.unique(labels, return_inverse=True)[1]"
+        )
     if names is not None:
         classes = tuple(str(name) for name in names.tolist())
     else:

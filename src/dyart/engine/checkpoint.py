@@ -1,15 +1,18 @@
 """Checkpoints: written whole or not at all, checked when read, and read without executing anything.
 
 checkpoints/index.json         which folder is the last, which the best
-checkpoints/epoch-0012/        model.safetensors, averaged.safetensors, state.pt, checkpoint.json (sizes, sha256)
+checkpoints/epoch-0012/        model.safetensors, averaged.safetensors, state.pt, config.yaml, checkpoint.json
+                               (facts; sizes and sha256 of the other files; its own sha256)
+
+Format 1 had neither config.yaml nor the manifest's own sha256; it is still read.
 """
 
 import hashlib
 import io
 import json
-import pickle
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +21,20 @@ from torch import Tensor
 
 from dyart.engine.files import synced, write_json
 
-FORMAT = 1
+FORMAT, READABLE = 2, (1, 2)
 INDEX = "index.json"
 MANIFEST = "checkpoint.json"
+CONFIG = "config.yaml"
+SEAL = "sha256"
+OLD = ".old"
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint is missing or damaged; the message names the file."""
+
+
+class FormatError(CheckpointError):
+    """A checkpoint is whole, and of a version that this one cannot read: nothing to fall back from."""
 
 
 def save(
@@ -33,8 +43,9 @@ def save(
     weights: Mapping[str, Mapping[str, Tensor]],
     state: Mapping[str, Any] | None,
     facts: Mapping[str, Any],
+    config: str = "",
 ) -> Path:
-    """Write a checkpoint beside the others and return its folder.
+    """Write a checkpoint beside the others and return its folder: written, synced, renamed, and the folder synced.
 
     Args:
         folder: the run's ``checkpoints``.
@@ -42,62 +53,102 @@ def save(
         weights: state dicts by file name (without ``.safetensors``).
         state: what resuming needs beside weights: tensors and plain values; None for weights that are only evaluated.
         facts: plain values to show and to choose by, e.g. the epoch.
+        config: the resolved configuration, as YAML.
     """
-    from safetensors.torch import save as serialized
-
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f".{name}"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
-        # Through memory: on a full disk the libraries' own writers raise anything but an OSError.
-        for file, tensors in weights.items():
-            content = serialized({key: _own(value) for key, value in tensors.items()})
-            (partial / f"{file}.safetensors").write_bytes(content)
-        if state is not None:
-            (partial / "state.pt").write_bytes(_pickled(state))
-        files = {path.name: _described(path) for path in sorted(partial.iterdir())}
-        write_json(partial / MANIFEST, {"format": FORMAT, **facts, "files": files})
-        for path in partial.iterdir():
-            synced(path)
-        target = folder / name
-        if target.exists():
-            shutil.rmtree(target)
-        partial.rename(target)
-        synced(folder)
+        files = {}
+        for file, content in _contents(weights, state, config):
+            (partial / file).write_bytes(content)
+            files[file] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for file in files:  # after all are written: the first takes most of the others along
+            synced(partial / file)
+        manifest = {"format": FORMAT, **facts, "files": files}
+        write_json(partial / MANIFEST, manifest | {SEAL: _seal(manifest)})
+        _put_in_place(partial, folder / name)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return target
+    return folder / name
+
+
+def _contents(
+    weights: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any] | None, config: str
+) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of every file, one in memory at a time.
+
+    Through memory, because on a full disk the libraries' own writers raise anything but an OSError.
+    """
+    from safetensors.torch import save as serialized
+
+    for file, tensors in weights.items():
+        yield f"{file}.safetensors", serialized({key: _own(value) for key, value in tensors.items()})
+    if state is not None:
+        yield "state.pt", _pickled(state)
+    if config:
+        yield CONFIG, config.encode()
+
+
+def _put_in_place(partial: Path, target: Path) -> None:
+    """Rename. One that is there moves aside first, under a name that is found if this process ends in between."""
+    aside = target.with_name(target.name + OLD)
+    replaces = target.exists()
+    if replaces:
+        shutil.rmtree(aside, ignore_errors=True)
+        target.rename(aside)
+    try:
+        partial.rename(target)
+    except BaseException:
+        if replaces:
+            aside.rename(target)
+        raise
+    synced(target.parent)
+    _remove(aside)
 
 
 def read_facts(checkpoint: Path) -> dict[str, Any]:
-    """Return a checkpoint's manifest, after comparing every file with it.
+    """Return a checkpoint's manifest, after comparing it and every file with their checksums.
 
     Raises:
-        CheckpointError: it is missing, of another format, or a file was altered.
+        CheckpointError: it is missing, or something in it was altered.
+        FormatError: it was written by another version.
     """
-    manifest = _read_object(checkpoint / MANIFEST)
-    if manifest.get("format") != FORMAT:
-        raise CheckpointError(f"{checkpoint} has format {manifest.get('format')}; this version reads {FORMAT}")
-    for name, expected in manifest.get("files", {}).items():
-        path = checkpoint / name
-        if not path.is_file():
-            raise CheckpointError(f"{path} is missing; use another checkpoint")
-        if _described(path) != expected:
-            raise CheckpointError(f"{path} is damaged (size or sha256 differ from {MANIFEST}); use another checkpoint")
+    path = checkpoint / MANIFEST
+    manifest = _read_object(path)
+    version = manifest.get("format")
+    if isinstance(version, int) and version not in READABLE:
+        newer = version > FORMAT
+        todo = "it was written by a newer dyart: update dyart" if newer else "begin another run with --out"
+        raise FormatError(f"{checkpoint} has format {version}; this version reads {READABLE[0]} to {FORMAT}: {todo}")
+    files = manifest.get("files")
+    described = {key: value for key, value in manifest.items() if key != SEAL}
+    if not isinstance(files, dict) or (version != 1 and manifest.get(SEAL) != _seal(described)):
+        raise CheckpointError(f"{path} is damaged (its own sha256 differs); use another checkpoint")
+    for name, expected in files.items():
+        if (checkpoint / name).parent != checkpoint:
+            raise CheckpointError(f"{path} names a file outside of its folder, {name}; use another checkpoint")
+        try:
+            found = _described(checkpoint / name)
+        except OSError as error:
+            raise CheckpointError(f"{checkpoint / name}: {error.strerror}; use another checkpoint") from error
+        if found != expected:
+            raise CheckpointError(
+                f"{checkpoint / name} is damaged (size or sha256 differ from {MANIFEST}); use another checkpoint"
+            )
     return manifest
 
 
 def read_weights(checkpoint: Path, file: str) -> dict[str, Tensor]:
     """Return the state dict in one file of a checkpoint, on the CPU."""
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     path = checkpoint / f"{file}.safetensors"
     try:
         return dict(load_file(path))
-    except (OSError, SafetensorError) as error:
+    except Exception as error:  # a forged file can raise nearly anything
         raise CheckpointError(f"cannot read {path}: {error}") from error
 
 
@@ -105,11 +156,13 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     """Return what resuming needs; tensors and plain values only, nothing is executed."""
     path = checkpoint / "state.pt"
     try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        state: object = torch.load(path, map_location="cpu", weights_only=True)  # nosec B614  # tensors alone
+    except Exception as error:  # torch, pickle and zipfile have each their own
         raise CheckpointError(
             f"cannot read {path} (tensors and plain values are read, nothing else): {error}"
         ) from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} holds a {type(state).__name__}, not the state of a training")
     return state
 
 
@@ -120,33 +173,56 @@ def read_index(folder: Path) -> dict[str, str]:
         CheckpointError: the index is damaged, or missing beside checkpoints.
     """
     path = folder / INDEX
-    if not path.is_file() and not _checkpoints(folder):
+    if not path.is_file() and not present(folder):
         return {}
     index = _read_object(path)
-    if "last" not in index:
-        raise CheckpointError(f"{path} names no last checkpoint")
+    if "last" not in index or not all(isinstance(name, str) and Path(name).name == name for name in index.values()):
+        raise CheckpointError(f"{path} is damaged: it names no last checkpoint; resuming the run makes it anew")
     return index
 
 
 def write_index(folder: Path, index: Mapping[str, str], keep: int) -> None:
     """Point to the last and the best checkpoint, then remove all but these and the ``keep`` newest."""
     write_json(folder / INDEX, dict(index))
-    synced(folder)
-    spare = [path for path in _checkpoints(folder) if path.name not in index.values()]
-    spare.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    unfinished = [path for path in folder.glob(".*") if path.is_dir()]  # of a process that was killed
+    steps = {path: step_of(path) for path in present(folder)}
+    last = steps.get(folder / index["last"], 0)
+    spare = [path for path in steps if path.name not in index.values() and not path.name.endswith(OLD)]
+    # What lies ahead of the last was left by a training that went back; what cannot be read counts as oldest.
+    spare.sort(key=lambda path: -1 if steps[path] > last else steps[path], reverse=True)
+    # Of a process that was killed.
+    unfinished = [path for path in (*folder.glob(".*"), *folder.glob(f"*{OLD}")) if path.is_dir()]
     for path in spare[keep - 1 :] + unfinished:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
 
 
-def _checkpoints(folder: Path) -> list[Path]:
+def _remove(checkpoint: Path) -> None:
+    """Remove a checkpoint; under a name that says so first, in case this process ends on the way."""
+    hidden = checkpoint.with_name(f".{checkpoint.name.removeprefix('.')}")
+    with suppress(OSError):
+        if hidden != checkpoint:
+            shutil.rmtree(hidden, ignore_errors=True)
+            checkpoint.rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def present(folder: Path) -> list[Path]:
+    """Return the folders of all checkpoints, damaged ones included."""
     return [path.parent for path in folder.glob(f"[!.]*/{MANIFEST}")]
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return a checkpoint's step, as its manifest says; -1 where that cannot be read."""
+    try:
+        step = _read_object(checkpoint / MANIFEST).get("step", -1)
+    except CheckpointError:
+        return -1
+    return step if isinstance(step, int) else -1
 
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} is damaged: it holds no JSON object")
@@ -161,6 +237,10 @@ def _described(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"bytes": path.stat().st_size, "sha256": digest}
+
+
+def _seal(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _pickled(state: Mapping[str, Any]) -> bytes:

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
     from dyart.engine.fit import Training
 
-COLUMNS = (("epoch", 9), ("phase", 8), ("loss", 9), ("clean", 7), ("robust", 7), ("used", 6), ("margin", 8), ("s", 6))
+# Clean and robust accuracy on training images, of a training that is measured on them.
+TRACKED = "on training"
+COLUMNS = {"epoch": 7, "phase": 8, "loss": 9, "clean": 7, "robust": 7, TRACKED: 11, "used": 6, "margin": 8, "s": 6}
 
 
 class Display(Callback):
@@ -43,7 +45,8 @@ class Display(Callback):
         )
         for note in training.data.notes:
             self.console.print(f"note: {escape(note)}", style="dim", soft_wrap=True)
-        self.console.print(" ".join(f"{name:>{width}}" for name, width in COLUMNS), style="dim")
+        self.columns = {name: COLUMNS[name] for name in COLUMNS if name != TRACKED or training.tracking is not None}
+        self.console.print(" ".join(f"{name:>{width}}" for name, width in self.columns.items()), style="dim")
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -71,17 +74,18 @@ class Display(Callback):
         if record["kind"] != "epoch":
             return
         self.progress.update(self.task, completed=training.steps_done)
-        values = (
-            f"{record['epoch']}/{training.epochs}",
-            record["phase"],
-            _number(record.get("loss"), 3),
-            _percent(record.get("val_clean")),
-            _percent(record.get("val_robust")),
-            _percent(record.get("used")),
-            _number(record.get("margin_q50"), 4),
-            f"{record['train_seconds'] + record['validation_seconds']:.1f}",
-        )
-        cells = " ".join(f"{value:>{width}}" for value, (_, width) in zip(values, COLUMNS, strict=True))
+        values = {
+            "epoch": f"{record['epoch']}/{training.epochs}",
+            "phase": record["phase"],
+            "loss": _number(record.get("loss"), 3),
+            "clean": _percent(record.get("val_clean")),
+            "robust": _percent(record.get("val_robust")),
+            TRACKED: " / ".join(_percent(record[name]) for name in ("train_clean", "train_robust") if name in record),
+            "used": _percent(record.get("used")),
+            "margin": _number(record.get("margin_q50"), 4),
+            "s": f"{record['train_seconds'] + record['validation_seconds']:.1f}",
+        }
+        cells = " ".join(f"{values[name]:>{width}}" for name, width in self.columns.items())
         self.console.print(cells + (" *" if record["best"] else ""))
 
     def on_end(self, training: "Training") -> None:

@@ -18,6 +18,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
         partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
         synced(partial)
         partial.replace(path)
+        synced(path.parent)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -25,6 +26,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 def synced(path: Path) -> None:
     """Return when a file or a folder's list of files is on the disk."""
+    if os.name != "posix" and path.is_dir():  # elsewhere a folder cannot be opened
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

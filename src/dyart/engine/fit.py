@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,26 @@ from torch import Tensor, nn
 
 from dyart.data import draws
 from dyart.data.loader import Batch, Loader
+from dyart.data.ranks import align
 from dyart.data.sets import DataSet
 from dyart.engine import state
 from dyart.engine.averaging import WeightAverage
 from dyart.engine.callbacks import Callback
 from dyart.engine.fabric import Fabric
 from dyart.engine.metrics import Meter, MetricsFile, Record
+from dyart.engine.numbers import Guard, NotFiniteError
 from dyart.engine.optimizer import make_optimizer
 from dyart.engine.phases import Phase, Position, phases_of
+from dyart.engine.reduction import Reduction
+from dyart.engine.saver import Saver
 from dyart.engine.schedules import rates
 from dyart.engine.seeds import seeding
 from dyart.engine.signals import on_signals
 from dyart.engine.steps import Stepper
-from dyart.engine.validation import Validation
-from dyart.engine.views import Views
+from dyart.engine.validation import Validation, tracked_rows
+from dyart.engine.views import Views, compiled
 from dyart.methods.base import Method
-from dyart.recipes.config import Config
+from dyart.recipes import Config, dump
 
 # Share of a phase in which the average follows the weights.
 AVERAGING_WARMUP = 0.025
@@ -69,14 +74,19 @@ class Training:
         self.phases = phases_of(config, method)
         self.epochs = sum(phase.epochs for phase in self.phases)
         self.average = WeightAverage(model, config.optim.average, config.optim.averaging)
-        self.validation = Validation(data, fabric, self.average.model, config, compile)
-        self.views = Views(model, compile)
+        view, tracked = compiled(self.average.model, compile), tracked_rows(config, data, loader.indices.numpy())
+        self.validation = Validation(data, data.holdout, fabric, view, config)
+        self.tracking = Validation(data, tracked, fabric, view, config) if len(tracked) else None
+        self.views = Views(model, compile, half=config.train.precision == "bf16")
         self.position, self.best, self.best_epoch = Position(), (-1.0, -1.0), -1
         self.means, self.window = Meter(), Meter()
-        self.bad_step = torch.full((), -1, dtype=torch.int64, device=fabric.device)
         # On a GPU to look at every step's loss would be to wait for it.
-        self.waits = fabric.device.type != "cpu"
+        waits = fabric.device.type != "cpu"
+        self.guard = Guard(model, fabric.device, config.train.skip_bad_batches, waits)
+        self.saver, self.save_seconds = Saver(), 0.0
         self.stop_reason = ""
+        # What a network draws by itself, such as dropout's masks, must differ from process to process.
+        self.apart = [fabric.global_rank] if fabric.global_rank else []
         self.index: dict[str, str] = {}
         self.history: list[Record] = []
         self.metrics: MetricsFile | None = None
@@ -89,15 +99,28 @@ class Training:
         """Steps of the optimizer since the beginning, burn-in included."""
         return self.position.epoch * len(self.loader) + self.position.step
 
+    @cached_property
+    def config_text(self) -> str:
+        """The configuration as YAML, for every checkpoint; made once: it takes longer than small weights do."""
+        return dump(self.config)
+
     def run(self) -> "Training":
         """Train to the end and return self. Torch's generators are left as they were.
 
         Raises:
-            TrainingError: a loss that is not finite, a full disk, or a signal to stop; the last good checkpoint is
-                kept.
+            TrainingError: a loss that is not finite, a full disk or memory, or a signal to stop; the last good
+                checkpoint is kept.
         """
         try:
             self._run()
+        except NotFiniteError as error:
+            raise TrainingError(self._not_finite(error)) from error
+        except torch.OutOfMemoryError as error:
+            raise TrainingError(
+                f"out of memory in step {self.steps_done + 1}; {self._kept()}. Split every batch with train.accumulate "
+                f"{2 * self.config.train.accumulate}, which changes nothing but BatchNorm's batches, or use "
+                "train.precision bf16"
+            ) from error
         except OSError as error:
             place = error.filename or self.folder or "a callback"
             raise TrainingError(
@@ -140,6 +163,7 @@ class Training:
             self.average.restart()
         self.optimizer = make_optimizer(self.model, phase.optim)
         self.window = Meter()
+        self.reduction = Reduction(self.model, self.loader.shard)
         capture = self.compile and self.fabric.device.type == "cuda"
         self.stepper = Stepper(self.fabric, self.views, phase.method, capture, self.config.train.accumulate)
 
@@ -149,10 +173,13 @@ class Training:
             self.history = [record for record in self.metrics.kept if record["kind"] == "epoch"]
         with ExitStack() as stack:
             seed = stack.enter_context(seeding(self.fabric.device))
-            stack.enter_context(on_signals(self._wish_to_stop))
+            stack.enter_context(on_signals(self._wish_to_stop, self.fabric.is_global_zero))
+            if self.loader.shard is not None:
+                align(self.model, self.average.model)
             for callback in self.callbacks:
                 callback.on_start(self)
                 stack.callback(callback.on_end, self)
+            stack.enter_context(self.saver)
             while self.position.epoch < self.epochs and not self._patience_lost():
                 self._epoch(seed)
 
@@ -164,14 +191,18 @@ class Training:
                 self.begin(phase)
         self.stepper.advance((self.position.epoch - phase.first) / phase.epochs)
         for batch in self.loader.epoch(self.position.epoch, self.position.step):
-            seed(draws.key(self.config.seed, "network", self.steps_done))
+            seed(draws.key(self.config.seed, "network", self.steps_done, *self.apart))
             self._step(phase, batch)
-            if self.stop_reason:
+            self.saver.look()
+            if self.reduction.stops(bool(self.stop_reason)):
                 self._stop()
-        self._check_finite()
+        self.guard.check(weights=True)
         trained = time.monotonic() - started
         self.position = Position(self.position.epoch + 1, 0)
         self._finish_epoch(phase, trained, time.monotonic())
+        alone = self.loader.shard is None  # several processes agree on it in a step
+        if alone and self.stop_reason and self.position.epoch < self.epochs:
+            self._stop()
 
     def _step(self, phase: Phase, batch: Batch) -> None:
         for callback in self.callbacks:
@@ -181,29 +212,25 @@ class Training:
         now = rates(phase.optim, in_phase, total, len(self.loader))
         for group in self.optimizer.param_groups:
             group["lr"], group["momentum"] = now.lr, now.momentum
-        self.optimizer.zero_grad(set_to_none=True)
-        loss, metrics = self.stepper.gradients(batch)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), phase.optim.clip or torch.inf)
+        self.guard.remember(phase.method.state_dict().values(), self.optimizer)
+        loss, metrics = self.reduction(*self.stepper.gradients(batch), bool(self.stop_reason))
+        norm = self.guard.clip(phase.optim.clip or torch.inf)
+        self.guard.look(self.steps_done + 1, loss, norm)
         self.optimizer.step()
         phase.method.restore(self.model)
+        self.guard.settle(phase.method.state_dict().values(), self.optimizer)
         self.average.update(AVERAGING_WARMUP * total)
         self.position.step += 1
-        self._note(metrics | {"loss": loss, "gradient_norm": norm})
+        metrics = metrics | {"loss": loss, "gradient_norm": norm}
+        self.means.add(metrics)
+        self.window.add(metrics)
         for callback in self.callbacks:
             callback.on_step(self)
         if self.steps_done % self.config.train.log_every == 0:
-            self._check_finite()
+            self.guard.check()
             where = {"kind": "step", "epoch": self.position.epoch + 1, "step": self.steps_done, "lr": now.lr}
             self._record(where | self.window.means())
             self.window = Meter()
-
-    def _note(self, metrics: dict[str, Tensor]) -> None:
-        bad = ~metrics["loss"].isfinite() | ~metrics["gradient_norm"].isfinite()
-        self.bad_step = torch.where(bad & (self.bad_step < 0), self.steps_done, self.bad_step)
-        self.means.add(metrics)
-        self.window.add(metrics)
-        if not self.waits:
-            self._check_finite()
 
     def _record(self, record: Record) -> None:
         if record["kind"] == "epoch":
@@ -222,14 +249,21 @@ class Training:
         if last or done % self.config.eval.every == 0:
             measured = self.validation()
             record |= {f"val_{name}": value for name, value in measured.items()}
+            if self.tracking is not None:
+                record |= {f"train_{name}": value for name, value in self.tracking().items()}
             rank = phase.method.rank(measured["clean"], measured["robust"])
             better = phase.name == "train" and rank > self.best
             if better:
                 self.best, self.best_epoch = rank, done
         record |= {"best": better, "train_seconds": train_seconds, "validation_seconds": time.monotonic() - started}
+        self._save(None)
+        # What the training waited for checkpoints since the line before: this epoch's own is written when its line is.
+        record["checkpoint_seconds"], self.save_seconds = self.save_seconds, 0.0
+        if self.guard.skip:
+            record["skipped_steps"] = int(self.guard.skipped)
         self._record(record)
         if self.folder is not None and (better or last or done % self.config.train.checkpoint_every == 0):
-            state.save(self, f"epoch-{done:04d}", better, record)
+            self._save(f"epoch-{done:04d}", better, record)
 
     def _patience_lost(self) -> bool:
         patience = self.config.train.early_stop
@@ -239,19 +273,34 @@ class Training:
         self.stop_reason = reason
 
     def _stop(self) -> None:
-        self._check_finite()
+        self.guard.check(weights=True)
         if self.folder is not None:
-            state.save(self, f"step-{self.steps_done:08d}", best=False)
-        raise TrainingError(f"{self.stop_reason} after step {self.steps_done}; {self._kept()}")
+            self._save(f"step-{self.steps_done:08d}")
+            self.saver.wait()
+        self.fabric.barrier()  # nobody leaves before it is saved
+        reason = self.stop_reason or "stopped by a signal to another process"
+        raise TrainingError(f"{reason} after step {self.steps_done}; {self._kept()}")
 
-    def _check_finite(self) -> None:
-        step = int(self.bad_step)
-        if step >= 0:
-            raise TrainingError(
-                f"loss or gradient of step {step} (epoch {(step - 1) // len(self.loader) + 1}) is not finite; "
-                f"{self._kept()}. Usual causes: a learning rate that is too high (halve optim.lr), no clipping (set "
-                "optim.clip 1.0), images that are not finite"
-            )
+    def _save(self, name: str | None, best: bool = False, record: Record | None = None) -> None:
+        """Begin to write a checkpoint; without a name, see that the one before is written."""
+        started = time.monotonic()
+        if name is None:
+            self.saver.wait()
+        else:
+            state.save(self, name, best, record)
+        self.save_seconds += time.monotonic() - started
+
+    def _not_finite(self, error: NotFiniteError) -> str:
+        step = error.step if error.step >= 0 else self.steps_done
+        epoch, place = divmod(step - 1, len(self.loader))
+        batch = next(iter(self.loader.epoch(epoch, place)))
+        rows = (~batch.inputs.isfinite()).flatten(1).any(dim=1)
+        broken = f", the inputs of examples {batch.index[rows].tolist()}" if bool(rows.any()) else ""
+        return (
+            f"step {step} (epoch {epoch + 1}) is not finite: {error}{broken}; {self._kept()}. Usual causes: a learning "
+            "rate that is too high (halve optim.lr), no clipping (set optim.clip 1.0), images that are not finite. "
+            "train.skip_bad_batches true leaves single bad batches out"
+        )
 
     def _kept(self) -> str:
         if self.folder is None or not self.index:

@@ -1,6 +1,7 @@
 """Means of what a method logs, kept on the device; and the run's ``metrics.jsonl``."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from torch import Tensor
 from dyart.engine.files import write_whole
 
 Record = dict[str, Any]
+
+log = logging.getLogger("dyart")
 
 
 class Meter:
@@ -56,8 +59,10 @@ class MetricsFile:
 
     def __init__(self, path: Path, lines: int = 0) -> None:
         """Begin anew, or go on."""
-        self.path, self.kept = path, read_metrics(path)[:lines] if lines else []
+        self.path, self.kept = path, [record for record in _records(path)[:lines] if record is not None]
         self.lines = len(self.kept)
+        if self.lines < lines:
+            log.warning("%s: %d of %d lines are damaged or missing, and left out", path, lines - self.lines, lines)
         write_whole(path, "".join(json.dumps(record) + "\n" for record in self.kept))
 
     def write(self, record: Record) -> None:
@@ -68,13 +73,19 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[Record]:
-    """Return the records of a ``metrics.jsonl``; a last line cut short by a crash is left out."""
-    if not path.is_file():
-        return []
-    records: list[Record] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return records
+    """Return the records of a ``metrics.jsonl``; a last line cut short by a crash, and a damaged one, are left out."""
+    return [record for record in _records(path) if record is not None]
+
+
+def _records(path: Path) -> list[Record | None]:
+    """Return what every line holds, None for those that cannot be read."""
+    return [_record(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
+
+
+def _record(line: bytes) -> Record | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    # Of either file: the observations of monitor.jsonl have no kind.
+    return record if isinstance(record, dict) and "step" in record else None

@@ -1,9 +1,11 @@
 """A run: a folder with a configuration, what came out of it, and how to begin, resume and read it."""
 
 import json
+import logging
 import platform
-import subprocess
+import subprocess  # nosec B404  # fixed commands, without a shell
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
@@ -19,13 +21,17 @@ from dyart.data.auxiliary import Auxiliary, open_auxiliary, pseudo_label
 from dyart.data.loader import Loader, as_tensors
 from dyart.data.sets import DataSet
 from dyart.engine import checkpoint as store
+from dyart.engine.advice import Advice
 from dyart.engine.callbacks import Callback
-from dyart.engine.fabric import Fabric, make_fabric
+from dyart.engine.fabric import Fabric, make_fabric, team_of
 from dyart.engine.files import write_json, write_whole
 from dyart.engine.fit import Training
+from dyart.engine.lock import LockedError, locked
 from dyart.engine.views import wants_compile
 from dyart.models import build
-from dyart.recipes import Config, differences, dump, make_method, resolve
+from dyart.recipes import Config, RecipeError, differences, dump, make_method, resolve
+
+log = logging.getLogger("dyart")
 
 CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
 PACKAGES = ("dyart", "torch", "numpy", "lightning-fabric", "lightning", "safetensors")
@@ -44,6 +50,10 @@ def train(
 ) -> Training:
     """Train as configured, in the folder ``config.out``, and return the finished training.
 
+    With ``train.devices`` or ``train.num_nodes`` above 1, Fabric runs the script that called this once more for every
+    further process: all of them come here and return. The folder must be one for all machines; the first process alone
+    writes to it and has callbacks. A run may be resumed with another number of processes.
+
     Args:
         config: everything resolved (``dyart.recipes.resolve``).
         resume: go on from the folder's last checkpoint. Seed, data, network, method and batch must be the run's own;
@@ -53,19 +63,30 @@ def train(
         data: the set, if it is loaded already.
 
     Raises:
-        RunError: the folder holds another run, or none to resume, or cannot be written to.
+        RunError: the folder holds another run, or none to resume, or cannot be written to, or is in use.
         TrainingError: the training stopped early.
     """
     folder = default_folder(config)
     config = replace(config, out=str(folder))
     _check_folder(folder, resume)
-    changes = _changes(folder, config) if resume else {}
-    training = prepare(config, folder, callbacks, data)
-    # A run that ended before its first checkpoint is resumed from the beginning.
-    if not (resume and training.resume()) and config.train.burn_in_from is not None:
-        training.begin_from(averaged_weights(Path(config.train.burn_in_from)))
-    _claim(folder, training, changes)
-    return training.run()
+    fabric = _fabric(config)
+    fabric.barrier()  # all have looked at the folder before one writes there
+    with ExitStack() as stack:
+        if resume and fabric.is_global_zero:
+            _lock(folder, stack)
+        changes = _changes(folder, config) if resume else {}
+        training = prepare(config, folder, [*callbacks, Advice()], data, fabric)
+        # A run that ended before its first checkpoint is resumed from the beginning.
+        if not (resume and training.resume()) and config.train.burn_in_from is not None:
+            training.begin_from(averaged_weights(Path(config.train.burn_in_from)))
+        if not fabric.is_global_zero:
+            training.folder, training.callbacks = None, []
+            return training.run()
+        if not resume:
+            _lock(folder, stack)
+            _check_folder(folder, resume)  # another process may have been quicker
+        _claim(folder, training, changes)
+        return training.run()
 
 
 def default_folder(config: Config) -> Path:
@@ -74,13 +95,21 @@ def default_folder(config: Config) -> Path:
 
 
 def prepare(
-    config: Config, folder: Path | None = None, callbacks: Sequence[Callback] = (), data: DataSet | None = None
+    config: Config,
+    folder: Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    data: DataSet | None = None,
+    fabric: Fabric | None = None,
 ) -> Training:
     """Return a training that is ready to run: data on the device, network, method and loader made."""
-    fabric = make_fabric(config.train.device, config.train.precision)
-    data = load(config.data.name, Path(config.data.root) if config.data.root else None) if data is None else data
+    fabric = _fabric(config) if fabric is None else fabric
+    if data is None:
+        with fabric.rank_zero_first(local=True):
+            data = load(config.data.name, Path(config.data.root) if config.data.root else None)
     model = make_model(config, data).to(fabric.device)
     _try_out(model, config, data, fabric)
+    if config.train.sync_batchnorm and fabric.world_size > 1:
+        model = _synchronized(model, config, fabric)
     if fabric.device.type == "cuda":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     compile_, reason = wants_compile(config.train.compile, fabric.device)
@@ -90,6 +119,21 @@ def prepare(
     if method.needs_burn_in and not (config.train.burn_in or config.train.burn_in_from):
         fabric.print(f"{method.name} begins with an untrained network, which has hardly any margins: set train.burn_in")
     return Training(config, data, model, method, fabric, _loader(config, data, fabric), folder, callbacks, compile_)
+
+
+def _fabric(config: Config) -> Fabric:
+    train = config.train
+    return make_fabric(train.device, train.precision, train.devices, train.num_nodes, train.strategy)
+
+
+def _synchronized(model: nn.Module, config: Config, fabric: Fabric) -> nn.Module:
+    if fabric.device.type != "cuda":
+        raise RunError("train.sync_batchnorm works on GPUs alone: torch's SyncBatchNorm has no form for a CPU")
+    if (size := config.train.batch_size // config.train.accumulate) % fabric.world_size:
+        # Its backward pass adds up the processes' losses as they are, before they are weighted.
+        raise RunError(f"train.sync_batchnorm needs equal shares: {fabric.world_size} processes do not divide {size}")
+    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return converted
 
 
 def make_model(config: Config, data: DataSet) -> nn.Module:
@@ -121,10 +165,33 @@ def _try_out(model: nn.Module, config: Config, data: DataSet, fabric: Fabric) ->
 
 def read_config(folder: Path) -> Config:
     """Return the configuration of a run's folder."""
+    return resolve(config_path(folder))
+
+
+def config_path(folder: Path) -> Path:
+    """Return the file with the configuration of a run: its own, or where that is damaged a checkpoint's copy.
+
+    Raises:
+        RunError: the folder is no run.
+    """
     path = folder / CONFIG
     if not path.is_file():
         raise RunError(f"{folder} is no run: it has no {CONFIG}")
-    return resolve(path)
+    try:
+        resolve(path)
+    except RecipeError as error:
+        copy = _copied_config(folder)
+        if copy is None:
+            raise
+        log.warning("%s. Using the copy in %s", error, copy)
+        return copy
+    return path
+
+
+def _copied_config(folder: Path) -> Path | None:
+    """Return the configuration in the newest checkpoint, if there is one."""
+    places = sorted(store.present(folder / "checkpoints"), key=store.step_of, reverse=True)
+    return next((place / store.CONFIG for place in places if (place / store.CONFIG).is_file()), None)
 
 
 def averaged_weights(place: Path, which: str = "best") -> dict[str, torch.Tensor]:
@@ -142,7 +209,8 @@ def checkpoint_of(place: Path, which: str = "best") -> Path:
     index = store.read_index(folder)
     name = index.get(which, index.get("last"))
     if name is None:
-        raise RunError(f"{place} is neither a run with checkpoints nor a checkpoint")
+        missing = "" if place.exists() else ": there is no such folder"
+        raise RunError(f"{place} is neither a run with checkpoints nor a checkpoint{missing}")
     return folder / name
 
 
@@ -176,6 +244,7 @@ def environment(config: Config, fabric: Fabric) -> dict[str, Any]:
         "versions": {name: found for name in PACKAGES if (found := _version(name)) is not None},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
+        "processes": fabric.world_size,
         "commit": _commit(),
     }
 
@@ -193,23 +262,47 @@ def _check_folder(folder: Path, resume: bool) -> None:
         raise RunError(f"{folder} holds a run already{begun}: --resume goes on with it, --out chooses another folder")
 
 
+def _lock(folder: Path, stack: ExitStack) -> None:
+    """Keep other processes out of the run's folder, which is made if need be, until the stack is closed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(locked(folder))
+    except LockedError as error:
+        raise RunError(str(error)) from error
+    except OSError as error:
+        raise RunError(_not_writable(folder, error)) from error
+
+
+def _not_writable(folder: Path, error: OSError) -> str:
+    return f"cannot write to {folder}: {error.strerror}; choose another folder with --out"
+
+
 def _claim(folder: Path, training: Training, changes: dict[str, tuple[Any, Any]]) -> None:
     """Make the run's folder, now that the training can begin: what failed before leaves nothing behind."""
     path = folder / ENVIRONMENT
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        earlier = json.loads(path.read_text(encoding="utf-8")).get("changes", []) if path.is_file() else []
+        earlier = _earlier_changes(path)
         if changes:
             earlier.append({"step": training.steps_done} | {k: [str(a), str(b)] for k, (a, b) in changes.items()})
         write_whole(folder / CONFIG, dump(training.config))
         write_json(path, environment(training.config, training.fabric) | {"changes": earlier})
     except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from error
+        raise RunError(_not_writable(folder, error)) from error
+
+
+def _earlier_changes(path: Path) -> list[Any]:
+    try:
+        changes = json.loads(path.read_bytes())["changes"]
+    except (FileNotFoundError, ValueError, LookupError, TypeError):  # a damaged record is no reason not to go on
+        return []
+    return changes if isinstance(changes, list) else []
 
 
 def _changes(folder: Path, config: Config) -> dict[str, tuple[Any, Any]]:
     """Return what a resumed run's configuration changes; refuse what must stay."""
-    changed = differences(read_config(folder), config)
+    # The checkpoint's copy is what its weights were trained with, whatever happened to the file since.
+    begun = _copied_config(folder) or folder / CONFIG
+    changed = differences(resolve(begun), config)
     changed.pop("out", None)
     fixed = {key: pair for key, pair in changed.items() if key.startswith(STAY) and key not in MOVABLE}
     if fixed:
@@ -232,6 +325,8 @@ def _loader(config: Config, data: DataSet, fabric: Fabric) -> Loader:
         _auxiliary(config, data, fabric),
         settings.residency,
         settings.label_smoothing,
+        team_of(fabric),
+        config.train.accumulate,
     )
 
 
@@ -250,7 +345,9 @@ def _labelled_by(teacher: Path, images: Path, data: DataSet, fabric: Fabric) -> 
     checkpoint = checkpoint_of(teacher)
     digest = store.read_facts(checkpoint)["files"]["averaged.safetensors"]["sha256"][:12]
     labels = images.with_name(f"{images.stem}-labels-{digest}.npy")
-    if not labels.is_file():
+    with fabric.rank_zero_first():
+        if labels.is_file():
+            return labels
         fabric.print(f"labelling {images} by {checkpoint}, into {labels}")
         model = make_model(read_config(run_folder(checkpoint)), data).to(fabric.device).eval()
         load_weights(model, averaged_weights(checkpoint), str(checkpoint))
@@ -273,7 +370,8 @@ def _commit() -> str | None:
     # The commit itself, also where there are tags.
     command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        # Words of ours and this file's own place.
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # nosec B603
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None

@@ -16,11 +16,12 @@ from dyart.boundary.model import Model, evaluation_mode, ieee_float32, unchanged
 from dyart.boundary.norms import NORMS, Norm
 from dyart.boundary.progress import Progress
 from dyart.boundary.validation import Bounds
+from dyart.data import ranks
 from dyart.engine.views import wants_compile
 from dyart.evaluation import standard
 from dyart.evaluation.examples import Arrays, Examples, model_digest
 from dyart.evaluation.findings import Finding
-from dyart.evaluation.journal import OUTPUTS, Journal
+from dyart.evaluation.journal import OUTPUTS, open_journal
 from dyart.evaluation.ledger import Ledger
 from dyart.evaluation.radii import check_radii
 from dyart.evaluation.result import Evaluation
@@ -69,6 +70,7 @@ def evaluate(
     compile: Switch = "auto",
     progress: Progress = False,
     facts: Mapping[str, Any] | None = None,
+    team: ranks.Team = ranks.ALONE,
 ) -> Evaluation:
     """Attack a classifier at many radii and return how many examples resist, with a record of every one of them.
 
@@ -110,6 +112,8 @@ def evaluate(
         compile: compile a copy of the model for the attacks; ``"auto"``: on a GPU, from 2,000 examples on.
         progress: True for a progress line on stderr, or a callable ``(done, total)`` of batches.
         facts: further entries for ``evaluation.json``, e.g. the name of the data set.
+        team: processes that divide the batches among them (``dyart.data.ranks.team_here()``): each calls this alike and
+            has the same result, that of one process; the first alone writes.
 
     Raises:
         PreflightError: the model or the inputs are not what attacks need; the message says what to do.
@@ -147,12 +151,12 @@ def evaluate(
         stack.enter_context(evaluation_mode(model))
         stack.enter_context(unchanged(model, examples.device))
         plain, view = _views(model, examples, settings, tier, precision, compile)
-        journal = Journal(target, {} if target is None else _about(model, plain, examples, settings), fresh)
+        journal = open_journal(team, target, lambda: _about(model, plain, examples, settings), fresh)
         stack.callback(journal.close)
         names = ([MARGINS] if tier.search else []) + ([PGD] if tier.probe else []) + list(tier.battery)
         width = slack(settings.radii, norm, int(np.prod(examples.shape)), extent_of(bounds))
         ledger = Ledger(examples.index, examples.labels, settings.radii, width, norm, names)
-        runner = Runner(settings, tier, examples, plain, view, journal, ledger, progress)
+        runner = Runner(settings, tier, examples, plain, view, journal, ledger, progress, team)
         if journal.resumed and progress is True:
             print(f"going on after {journal.resumed} batches in {journal.path}", file=sys.stderr)
         runner.run()
@@ -169,7 +173,7 @@ def evaluate(
             view={"precision": view.precision, "compiled": bool(view.sizes), "device": _device_name(examples.device)},
             facts=dict(facts or {}),
         )
-        if target is not None:
+        if target is not None and team.rank == 0:
             from dyart.evaluation.records import write_records
 
             write_records(result, target)

@@ -127,7 +127,8 @@ def _check(model: nn.Module, out: Path, data: DataSet, config: Config) -> None:
     path = out / NETWORK
     module = types.ModuleType("network")
     module.__file__ = str(path)
-    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), module.__dict__)
+    # What was written a moment ago, by this module.
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), module.__dict__)  # nosec B102
     inputs, _ = as_tensors(data.test, slice(0, CHECKED), torch.device("cpu"))
     with torch.no_grad():
         own, written = logits_of(model(inputs)), logits_of(module.load()(inputs))

@@ -16,6 +16,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from dyart.data.ranks import Team
+
 FILE = "evaluation.journal.jsonl"
 FINISHED = {"finished": True}
 # Of what a journal is about: the model's outputs on a few examples. They may differ by rounding.
@@ -75,7 +77,7 @@ class Journal:
 
         Args:
             key: what the step is; the same every time.
-            work: does it, and returns JSON values; ``seconds`` is added.
+            work: does it, and returns JSON values; ``seconds`` is added where it does not say so itself.
 
         Raises:
             JournalError: the journal has another step at this place.
@@ -90,7 +92,7 @@ class Journal:
             return stored
         began = time.perf_counter()
         record = {**key, **work()}
-        record["seconds"] = time.perf_counter() - began
+        record.setdefault("seconds", time.perf_counter() - began)
         if self.path is not None:
             self._append(record)
         return record
@@ -110,6 +112,24 @@ class Journal:
         self.file.write((json.dumps(record) + "\n").encode())
         self.file.flush()
         os.fsync(self.file.fileno())
+
+
+def open_journal(team: Team, folder: Path | None, about: Callable[[], Mapping[str, Any]], fresh: bool) -> Journal:
+    """Return the journal of processes that evaluate together: the first has the file, all know what is in it.
+
+    Raises:
+        JournalError: as ``Journal`` does, on all processes.
+    """
+    journal = Journal(None, {})
+
+    def opened() -> list[Record]:
+        nonlocal journal
+        journal = Journal(folder, {} if folder is None else about(), fresh)
+        return journal.done
+
+    (done,) = team.do([opened])
+    journal.done = list(done)
+    return journal
 
 
 def _lock(file: BinaryIO, path: Path) -> None:

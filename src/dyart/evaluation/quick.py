@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from dyart.engine.fabric import team_of
 from dyart.engine.fit import Training
-from dyart.engine.run import averaged_weights, load_weights, make_model
+from dyart.engine.run import averaged_weights, default_folder, load_weights, make_model
 from dyart.evaluation.evaluate import evaluate
 from dyart.evaluation.records import FILE, FLAGS, write_records
 from dyart.evaluation.result import Evaluation
@@ -38,12 +39,14 @@ class Measured:
 def measure_run(training: Training) -> Measured:
     """Measure the averaged weights of a finished training's best epoch on the test set, as its recipe says.
 
-    Quick, to be had after every training; an upper bound of the robust accuracy that AutoAttack would leave.
+    Quick, to be had after every training; an upper bound of the robust accuracy that AutoAttack would leave. The
+    processes of the training divide it among them; the first writes it.
     """
-    assert training.folder is not None
+    folder, team = default_folder(training.config), team_of(training.fabric)
+    training.fabric.barrier()  # the first process has written what all will read
     settings, device, test = training.config.eval, training.fabric.device, training.data.test
     model = make_model(training.config, training.data)
-    load_weights(model, averaged_weights(training.folder), str(training.folder))
+    load_weights(model, averaged_weights(folder), str(folder))
     model = model.to(device).eval()
     if device.type == "cuda":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -61,10 +64,13 @@ def measure_run(training: Training) -> Measured:
         restarts=1,
         precision="ieee",
         compile="off",
-        facts=_facts(training),
+        facts=_facts(training) if team.rank == 0 else None,
+        team=team,
     )
-    write_records(result, training.folder)
-    return Measured(result, training.folder / FILE)
+    if team.rank == 0:
+        write_records(result, folder)
+    training.fabric.barrier()
+    return Measured(result, folder / FILE)
 
 
 def _facts(training: Training) -> dict[str, Any]:

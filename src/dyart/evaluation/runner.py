@@ -1,7 +1,9 @@
 """The phases of an evaluation: clean, search, probe, battery. Every batch is a step of the journal."""
 
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,11 @@ import torch
 from torch import Tensor
 
 from dyart.boundary import validation
+from dyart.boundary.memory import Pieces
 from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.progress import Counter, Progress
 from dyart.boundary.search import closest_boundary_points
+from dyart.data.ranks import ALONE, Team
 from dyart.evaluation.examples import Examples, Rows
 from dyart.evaluation.journal import Journal, Record
 from dyart.evaluation.ledger import Ledger
@@ -41,7 +45,10 @@ class Runner:
     journal: Journal
     ledger: Ledger
     progress: Progress
+    team: Team = ALONE
+    """Who divides the batches; what is in them does not depend on it, nor do the results."""
     classes: int = 0
+    pieces: Pieces = field(default_factory=lambda: Pieces("evaluation"))
 
     def run(self) -> None:
         """Go through all phases."""
@@ -142,18 +149,34 @@ class Runner:
         levels = np.zeros_like(rows) if levels is None else levels
         places = [slice(start, start + size) for start in range(0, len(rows), size)]
         counter = Counter(self.progress, len(places), name)
-        for here in places:
 
-            def counted(here: slice = here) -> Record:
-                count.forward = count.backward = 0
-                record = work(rows[here], levels[here])
-                return {**record, "forward": count.forward, "backward": count.backward}
+        def counted(here: slice) -> Record:
+            began = time.perf_counter()
+            count.forward = count.backward = 0
+            part, at = rows[here], levels[here]
+            record = joined(self.pieces(lambda some: work(part[some], at[some]), np.arange(len(part))))
+            passes = {"forward": count.forward, "backward": count.backward}
+            return {**record, **passes, "seconds": time.perf_counter() - began}
 
-            key = {"attack": name, "rows": rows[here].tolist(), "levels": levels[here].tolist()}
-            record = self.journal.step(key, counted)
-            self.ledger.charge(name, record)
-            counter.tick()
-            yield here, record
+        for begin in range(0, len(places), self.team.count):
+            group = places[begin : begin + self.team.count]
+            new = group[len(self.journal.done) :]  # the others are in the journal
+            records = iter(self.team.do([partial(counted, here) for here in new]) if new else [])
+            for here in group:
+                key = {"attack": name, "rows": rows[here].tolist(), "levels": levels[here].tolist()}
+                record = self.journal.step(key, lambda records=records: next(records))  # type: ignore[misc]
+                self.ledger.charge(name, record)
+                counter.tick()
+                yield here, record
+
+
+def joined(records: list[Record]) -> Record:
+    """Return the records of parts of a batch as one: lists one after the other, of everything else the first."""
+    first, *others = records
+    return {
+        name: value + [entry for other in others for entry in other[name]] if isinstance(value, list) else value
+        for name, value in first.items()
+    }
 
 
 def _searched(runner: Runner, x: Tensor, y: Tensor) -> Record:

@@ -15,6 +15,7 @@ Schedule = Literal["cosine", "step", "one-cycle", "constant"]
 Averaging = Literal["all", "released"]
 Precision = Literal["fp32", "bf16"]
 Switch = Literal["auto", "on", "off"]
+Strategy = Literal["ddp", "fsdp"]
 Logger = Literal["csv", "tensorboard", "wandb", "mlflow"]
 Attack = Literal["pgd", "margins", "none"]
 Probe = Literal["train", "holdout", "batch"]
@@ -144,9 +145,15 @@ class Train:
         precision: fp32, or bf16 for the network's inside.
         compile: torch.compile and, on a GPU, CUDA graphs; auto: on a GPU.
         device: auto, cpu, cuda or cuda:1.
+        devices: processes per machine, one for each GPU; they share every batch, so that the steps are those of one.
+        num_nodes: machines.
+        strategy: of several processes: ddp, a whole network in each; fsdp is refused, with the reason.
+        sync_batchnorm: BatchNorm with the statistics of the whole batch; false: of every process's own share.
         checkpoint_every: epochs between checkpoints.
-        keep: checkpoints kept beside the best.
+        keep: checkpoints kept beside the best; from 2 on, a damaged one can be done without.
         log_every: steps between two lines of metrics.jsonl.
+        skip_bad_batches: leave out a batch whose loss or gradient is not finite, and count it (skipped_steps), instead
+            of stopping there; 20 in a row stop.
         early_stop: end after so many epochs without a better validation; None: never.
         loggers: beside metrics.jsonl; wandb and mlflow need their packages.
     """
@@ -159,9 +166,14 @@ class Train:
     precision: Precision = "fp32"
     compile: Switch = "auto"
     device: str = "auto"
+    devices: int = 1
+    num_nodes: int = 1
+    strategy: Strategy = "ddp"
+    sync_batchnorm: bool = False
     checkpoint_every: int = 1
-    keep: int = 1
+    keep: int = 2
     log_every: int = 50
+    skip_bad_batches: bool = False
     early_stop: int | None = None
     loggers: list[Logger] = field(default_factory=lambda: ["csv", "tensorboard"])
 
@@ -169,6 +181,8 @@ class Train:
         """Refuse what cannot be meant."""
         for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "keep", "log_every", "early_stop"):
             _at_least(f"train.{name}", getattr(self, name), 1)
+        _at_least("train.devices", self.devices, 1)
+        _at_least("train.num_nodes", self.num_nodes, 1)
         _at_least("train.burn_in", self.burn_in, 0)
         if self.batch_size % self.accumulate:
             raise ValueError(f"train.accumulate {self.accumulate} does not divide train.batch_size {self.batch_size}")
@@ -185,6 +199,9 @@ class Eval:
         steps: of that attack.
         norm: of radius and radii: that of the method, if it has one.
         every: epochs between two validations.
+        train_examples: measure clean and robust accuracy on so many of the training images, too, at every validation
+            and as it does; 0: none; None: as many as are held out, where the training is watched (monitor.every), else
+            none. So many more cost as much as the validation itself.
         radii: of the evaluation after training.
         attack: of the evaluation after training: pgd (20 steps, margin loss), margins (one boundary search for all
             radii), or none.
@@ -194,6 +211,7 @@ class Eval:
     steps: int = 20
     norm: AttackNorm = "linf"
     every: int = 1
+    train_examples: int | None = None
     radii: list[float] = field(default_factory=lambda: [2 / 255, 4 / 255, 8 / 255, 12 / 255, 16 / 255])
     attack: Attack = "pgd"
 
@@ -202,6 +220,7 @@ class Eval:
         _positive("eval.radius", self.radius)
         for name in ("steps", "every"):
             _at_least(f"eval.{name}", getattr(self, name), 1)
+        _at_least("eval.train_examples", self.train_examples, 0)
         for radius in self.radii:
             _positive("eval.radii", radius)
 

@@ -72,6 +72,7 @@ def resolve(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 def check(tree: Tree) -> Config:
     """Return the configuration in a tree of plain values."""
+    _check_keys(tree)
     for section in ("method", *SECTIONS):
         if not isinstance(tree.get(section, {}), dict):
             raise RecipeError(f"{section} is a group of keys, got {tree[section]!r}: write {section}.KEY")
@@ -95,6 +96,15 @@ def check(tree: Tree) -> Config:
     except (argparse.ArgumentError, ValueError, TypeError) as error:
         raise RecipeError(_readable(str(error))) from error
     return config
+
+
+def _check_keys(tree: Tree, prefix: str = "") -> None:
+    """Refuse keys that are no words: YAML reads 1, on and null as others."""
+    for key, value in tree.items():
+        if not isinstance(key, str):
+            raise RecipeError(f"no key {prefix}{key}: keys are words, got {key!r}")
+        if isinstance(value, dict):
+            _check_keys(value, f"{prefix}{key}.")
 
 
 def _check_norms(config: Config) -> None:
@@ -166,12 +176,16 @@ def _text(recipe: str) -> tuple[str, str]:
             return path.read_text(encoding="utf-8"), path.stem
         except OSError as error:
             raise RecipeError(f"cannot read the recipe {path}: {error.strerror}") from error
+        except ValueError as error:
+            raise RecipeError(f"the recipe {path} is no text in UTF-8: {error}") from error
     if (path / "config.yaml").is_file():
         raise RecipeError(
             f"{recipe} is a run: --resume goes on with it, and {path / 'config.yaml'} as recipe with another --out "
             "repeats it"
         )
     packaged = resources.files("dyart.recipes") / f"{recipe}.yaml"
+    if path.is_dir() and not packaged.is_file():
+        raise RecipeError(f"{recipe} is a folder, and no run: it has no config.yaml. Name a recipe (`dyart recipes`)")
     if not packaged.is_file():
         near = get_close_matches(recipe, names(), 3, 0.5)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""

@@ -1,0 +1,64 @@
+"""Warnings about settings: only where they hold for long, and once each."""
+
+from types import SimpleNamespace
+
+import pytest
+from engine_cases import make_config
+
+from dyart.engine.advice import PATIENCE, Advice
+from dyart.engine.run import train
+
+TRAINING = SimpleNamespace(fabric=SimpleNamespace(is_global_zero=True))
+GOOD = {"inside": 0.8, "found": 0.75, "phi_shift": 0.2}
+
+
+def heard(caplog, *records, every=50):
+    """Return what is said of records, one every so many steps."""
+    advice = Advice()
+    for place, record in enumerate(records, 1):
+        advice.on_record(TRAINING, {"kind": "step", "step": place * every} | record)
+    return caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"inside": 0.02, "found": 0.01}, ("2%", "train.burn_in", "train.burn_in_from", "optim.lr")),
+        ({"found": 0.2}, ("25%", "method.steps")),
+        ({"phi_shift": 4.1}, ("phi_shift is 4.1", "method.joint true", "model.normalization group")),
+        ({"phi_shift": -1.5}, ("phi_shift is -1.5",)),
+    ],
+)
+def test_once_and_with_what_to_do(caplog, values, words):
+    (said,) = heard(caplog, *[GOOD | values] * 20)
+    assert said.startswith(f"step {50 + PATIENCE}: ")
+    assert all(word in said for word in words)
+
+
+@pytest.mark.parametrize("values", [{}, {"inside": 0.15, "found": 0.1}, {"phi_shift": -0.9}, {"found": 0.5}])
+def test_nothing_is_said_of_a_good_training(caplog, values):
+    assert heard(caplog, *[GOOD | values] * 20) == []
+
+
+def test_nothing_is_said_of_a_short_while(caplog):
+    bad = GOOD | {"inside": 0.0, "found": 0.0, "phi_shift": 5.0}
+    assert heard(caplog, *[bad, bad, GOOD] * 10) == []
+
+
+def test_nothing_is_said_of_methods_without_points(caplog):
+    assert heard(caplog, *[{"loss": 1.0}, {"inside": None, "found": None, "phi_shift": None}] * 20) == []
+
+
+def test_different_things_are_said_one_after_the_other(caplog):
+    bad = GOOD | {"inside": 0.01, "phi_shift": 5.0}
+    assert len(heard(caplog, *[GOOD] * 3, *[bad] * 10)) == 2
+
+
+def test_a_training_without_burn_in_is_warned(tmp_path, caplog):
+    """For real: labels that say nothing, so that hardly any example is ever inside."""
+    settings = {"optim_lr": 1e-6, "model_name": "engine_networks:undecided", "data_limit": 960}
+    settings |= {"train_epochs": 5, "train_log_every": 10, "eval_every": 9}
+    train(make_config(tmp_path / "run", "dyart", **settings))
+    said = [line for line in caplog.messages if "inside their class's boundary" in line]
+    assert len(said) == 1
+    assert "train.burn_in" in said[0]
