@@ -264,8 +264,9 @@ def test_bounds_keep_the_precision_of_double_inputs():
     """0.1 rounded to float32 is larger than 0.1: a float64 point at that bound would lie outside."""
     model = nn.Linear(4, 2, dtype=torch.float64)
     with torch.no_grad():
-        model.weight.copy_(torch.tensor([[-1.0], [0.0]]).expand(2, 4))
-        model.bias.copy_(torch.tensor([0.39, 0.0]))
+        # The third feature is steeper, so that it goes to its bound for every norm.
+        model.weight.copy_(torch.tensor([[-1.0, -1.0, -2.0, -1.0], [0.0, 0.0, 0.0, 0.0]]))
+        model.bias.copy_(torch.tensor([0.489, 0.0]))
     inputs = torch.tensor([[0.0, 0.0, 0.099, 0.05]], dtype=torch.float64)
     for norm in NORMS:
         found = dyart.closest_boundary_points(model, inputs, norm=norm, bounds=(-0.1, 0.1))

@@ -26,8 +26,10 @@ def logits_of(output: object) -> Tensor:
             "A binary model with one logit z needs two classes: wrap it so that it returns "
             "torch.stack([-z.flatten(), z.flatten()], 1) / 2"
         )
-    if logits.ndim != 2:
+    if logits.ndim != 2 or logits.shape[1] == 0:
         raise ValueError(f"the model must return logits [N, K], got shape {tuple(logits.shape)}")
+    if not logits.is_floating_point():
+        raise TypeError(f"logits must be floating point, got {logits.dtype}")
     return logits
 
 

@@ -4,15 +4,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from dyart.boundary.norms import Norm
 from dyart.boundary.problem import Best, Problem, Tick
 from dyart.boundary.restarts import distance_from_input, nearest_rivals, plausible, random_start, seen_from_input
 from dyart.boundary.solvers import AIMING, SOLVERS
 from dyart.boundary.validation import Start
 
 # A search of this many steps and more is two: the last part of the steps aims at the next rival. More steps towards
-# the first would gain less. For p = 1 one search takes longer to settle.
-SPLIT: dict[Norm, int] = {"linf": 40, "l2": 40, "l1": 80}
+# the first would gain less.
+SPLIT = 40
 FIRST_PART = 0.6
 
 
@@ -67,7 +66,7 @@ def solve(problem: Problem, logits: Tensor, index: Tensor, effort: Effort, start
 
 def _parts(problem: Problem, steps: int) -> tuple[int, ...]:
     # From outside its class an example looks at all rivals at once: nothing to aim at.
-    if steps < SPLIT[problem.norm] or problem.orientation is not None:
+    if steps < SPLIT or problem.orientation is not None:
         return (steps,)
     first = round(FIRST_PART * steps)
     return first, steps - first

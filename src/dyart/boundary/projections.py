@@ -1,15 +1,16 @@
-"""The closest point of a hyperplane inside a box, for p = inf, 2 and 1, and the Euclidean projection into a p-ball.
+"""The closest point of a hyperplane inside a box, for p = inf, 2 and 1; and steps that shorten a displacement.
 
 For an origin t, a hyperplane {z : offset + g.(z - t) = 0} and a box, the shortest displacement moves every
 coordinate against the gradient, as far as its pace times a common level L, or as far as the box leaves room:
 
     d_i = direction_i min(L pace_i, room_i),    L such that  sum_i |g_i| min(L pace_i, room_i) = |offset|,
 
-with pace 1 for p = inf, |g_i| for p = 2 and |g_i|^(1 / (p - 1)) in between. The left side is concave, piecewise linear
-and increasing in L: Newton's method from below rises monotonically and lands exactly. No sort, no search over
-breakpoints.
+with pace 1 for p = inf and |g_i| for p = 2. The left side is concave, piecewise linear and increasing in L: Newton's
+method from below rises monotonically and lands exactly. No sort, no search over breakpoints.
 
-For p = 1 the steepest coordinates go first, each as far as the box leaves room: an order instead of a level.
+For p = 1 the steepest coordinates go first, each as far as the box leaves room: an order instead of a level. Such a
+step jumps from corner to corner of the ball. ``shrink_onto_hyperplane`` is its version for a search: it stays near
+where it comes from.
 """
 
 import torch
@@ -20,6 +21,8 @@ from dyart.boundary.norms import norm as norm_of
 
 # Halvings of the threshold's interval, to rounding.
 BISECTIONS = {torch.float32: 26, torch.float64: 54}
+# Step sizes that a shrinking step tries, in powers of 2 around a sufficient one, and halvings of that interval.
+OCTAVES, HALVINGS = 20.0, 20
 
 
 def project_onto_hyperplane(
@@ -30,7 +33,6 @@ def project_onto_hyperplane(
     lower: Tensor | None = None,
     upper: Tensor | None = None,
     rounds: int | None = None,
-    power: float | None = None,
 ) -> Tensor:
     """Return the shortest displacement from ``origin`` onto a hyperplane, without leaving a box.
 
@@ -46,8 +48,6 @@ def project_onto_hyperplane(
         upper: upper end of the box.
         rounds: number of Newton rounds (p = inf, 2). A fixed number runs without host synchronisation and, when too
             small, stops short of the plane, never beyond it. None: until nothing changes.
-        power: if given, the shortest in the p-norm with p = 1 + 1 / power instead: the pace is |g_i| ** power. Between
-            the closed forms, e.g. close to p = 1 without its jumps from one coordinate to the next.
 
     Returns:
         The displacement, ``[N, D]``, in the dtype of ``origin``.
@@ -69,17 +69,69 @@ def project_onto_hyperplane(
         # One of the two is the room, the other one its opposite end's; 0 times an infinite bound is no room.
         room = torch.maximum(direction * (upper - origin), direction * (lower - origin))
         room = torch.nan_to_num(room, nan=0.0, posinf=torch.inf).clamp(min=0)
-    if norm == "l1" and power is None:
+    if norm == "l1":
         return (direction * _steepest_first(needed, slope, room)).to(origin.dtype)
 
-    power = power if power is not None else 0.0 if norm == "linf" else 1.0
-    pace = slope if power == 1 else torch.where(slope > 0, slope**power, 0.0) if power else torch.ones_like(slope)
+    pace = slope if norm == "l2" else torch.ones_like(slope)
     gain = slope * pace
     level = needed / _positive(gain.sum(dim=1, keepdim=True))
     if lower is None or upper is None:
         return (direction * (level * pace)).to(origin.dtype)
     level = _fill(level, needed, slope, pace, gain, room, rounds)
     return (direction * torch.minimum(level * pace, room)).to(origin.dtype)
+
+
+def shrink_onto_hyperplane(
+    displacement: Tensor,
+    gradient: Tensor,
+    offset: Tensor,
+    threshold: Tensor,
+    origin: Tensor,
+    lower: Tensor | None = None,
+    upper: Tensor | None = None,
+) -> Tensor:
+    """Return the displacement z that makes ||z||_1 + ||z - d||^2 / (2 threshold) least on a hyperplane or beyond it.
+
+    A proximal step for p = 1: d moves along the gradient, all coordinates shrink by the threshold, short ones vanish,
+    and the box cuts off the rest, with the one step size that reaches the plane: z = clip(shrink(d - size g)). It stays
+    as it is exactly at the first-order optimal points: equal slopes of all coordinates that have moved, none steeper
+    but those at their bounds. A large threshold gives the shortest way from the origin, a small one stays near d.
+
+    Where the box is too small to reach the plane, z goes as far as it can. No host synchronisation.
+
+    Args:
+        displacement: d, ``[N, D]``, from ``origin``.
+        gradient: g, ``[N, D]``, the hyperplane's normal.
+        offset: ``[N]``, value of the affine function at the origin; the plane is {z : offset + g.z = 0}.
+        threshold: ``[N]``, positive.
+        origin: ``[N, D]``, inside the box.
+        lower: lower end of the box, broadcastable to ``[N, D]``; both ends or none.
+        upper: upper end of the box.
+    """
+    largest = _positive(gradient.abs().amax(dim=1, keepdim=True))
+    slope, needed, cut = gradient / largest, offset[:, None] / largest, threshold[:, None]
+    low, high = (None, None) if lower is None or upper is None else (lower - origin, upper - origin)
+
+    def shrunk(size: Tensor) -> Tensor:
+        moved = displacement - size * slope
+        moved = moved - torch.maximum(torch.minimum(moved, cut), -cut)
+        return moved if low is None or high is None else torch.maximum(torch.minimum(moved, high), low)
+
+    def gained(z: Tensor) -> Tensor:
+        return -(slope * z).sum(dim=1, keepdim=True)
+
+    # Without a box, the steepest coordinate alone reaches the plane with this step size. The gain rises with the size.
+    enough = needed.clamp(min=0) + cut + (slope * displacement).abs().sum(dim=1, keepdim=True)
+    enough = enough + displacement.abs().amax(dim=1, keepdim=True)
+    below, above = torch.full_like(needed, -OCTAVES), torch.full_like(needed, OCTAVES)
+    for _ in range(HALVINGS):
+        middle = (below + above) / 2
+        short = gained(shrunk(enough * middle.exp2())) < needed
+        below, above = torch.where(short, middle, below), torch.where(short, above, middle)
+    near, far = shrunk(enough * below.exp2()), shrunk(enough * above.exp2())
+    # Between the two the path is all but straight: what is left of the way to the plane is exact.
+    rest = ((needed - gained(near)) / _positive(gained(far) - gained(near))).clamp(0, 1)
+    return near + rest * (far - near)
 
 
 def into_ball(displacement: Tensor, radius: Tensor, norm: Norm) -> Tensor:

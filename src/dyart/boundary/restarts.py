@@ -10,6 +10,9 @@ from dyart.boundary.norms import Norm, dual_norm
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.problem import Evaluation, Problem
 
+# Share of the margin function that may be left where a straight way to the boundary ends.
+LEFT = 0.1
+
 
 class Rivals(NamedTuple):
     """The classes to aim at, nearest first, and the boundary against each of them as seen from the inputs."""
@@ -27,14 +30,15 @@ class Rivals(NamedTuple):
 def nearest_rivals(problem: Problem, logits: Tensor, most: int) -> Rivals:
     """Return the ``most`` likeliest other classes, by linearised distance; two, as they are, if most is 1.
 
-    Cost: one forward and M backward passes, M = min(most, K - 1); none for M = 1.
+    Cost: one forward and M backward passes, M = min(most, K - 1), and for p = 1 another forward pass; none for M = 1.
     """
     rivals = rivals_by_logit(logits, problem.labels)[:, : max(most, 2)]
     if most == 1 or rivals.shape[1] == 1:
         return Rivals(rivals, None, None, torch.full_like(problem.origin[:, 0], torch.inf))
     values, gradients = problem.linearise(problem.origin, rivals)
     distance = _linearised(values, gradients, problem.norm)
-    order = distance.argsort(dim=0)
+    nearness = _nearness_l1(problem, values, gradients, distance) if problem.norm == "l1" else distance
+    order = nearness.argsort(dim=0)
     gradients = gradients.gather(0, order[:, :, None].expand_as(gradients))
     return Rivals(rivals.gather(1, order.T), values.gather(0, order), gradients, distance.amin(dim=0))
 
@@ -61,6 +65,20 @@ def distance_from_input(problem: Problem) -> Tensor:
 def _linearised(values: Tensor, gradients: Tensor, norm: Norm) -> Tensor:
     slopes = dual_norm(gradients.flatten(0, 1), norm).reshape(values.shape)
     return values.abs() / slopes.clamp(min=torch.finfo(slopes.dtype).tiny)
+
+
+def _nearness_l1(problem: Problem, values: Tensor, gradients: Tensor, distance: Tensor) -> Tensor:
+    """Return what to order rivals by for p = 1, ``[M, N]``: one forward pass.
+
+    The distance for p = 1 hangs on the slope of one coordinate, which on networks changes on the way. It counts where
+    the shortest way to the nearest rival does lead to the boundary; elsewhere the distance for p = 2 says more.
+    """
+    rows, nearest = torch.arange(values.shape[1], device=values.device), distance.argmin(dim=0)
+    step = problem.project(problem.origin, gradients[nearest, rows], values[nearest, rows])
+    usable = step.isfinite().all(dim=1, keepdim=True)
+    left = problem.value(problem.into_box(problem.origin + torch.where(usable, step, 0.0)))
+    straight = left <= LEFT * values.amin(dim=0)
+    return torch.where(straight, distance, _linearised(values, gradients, "l2"))
 
 
 def random_start(problem: Problem, distance: Tensor, index: Tensor, seed: int, restart: int) -> Tensor:

@@ -1,27 +1,34 @@
 """Closest boundary points: from a user's model and inputs to a solver's problem, and back."""
 
 import warnings
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from dyart.boundary import optimality, validation
 from dyart.boundary.margins import BOUNDARIES, Boundary, boundary_value
+from dyart.boundary.memory import Pieces
 from dyart.boundary.model import (
     Model,
     evaluation_mode,
     has_training_batch_norm,
     ieee_float32,
+    logits_of,
     unchanged,
 )
 from dyart.boundary.multistart import Effort, solve
 from dyart.boundary.norms import NORMS, Norm, flat
 from dyart.boundary.points import BoundaryPoints, Passes
 from dyart.boundary.polish import polish
-from dyart.boundary.problem import Best, Problem
+from dyart.boundary.problem import Best, Problem, no_tick
 from dyart.boundary.progress import Counter, Progress
 from dyart.boundary.solvers import SOLVERS, apgd
 from dyart.boundary.validation import Bounds, Start, as_bounds
+
+Divide: TypeAlias = Callable[[Sequence[Callable[[], Any]]], Iterable[Any]]
 
 
 def closest_boundary_points(
@@ -43,6 +50,7 @@ def closest_boundary_points(
     signed: bool = False,
     rivals: int = 9,
     start: Start = None,
+    divide: Divide | None = None,
 ) -> BoundaryPoints:
     """Find the closest point of the decision boundary for every example, and say how good it is.
 
@@ -51,9 +59,10 @@ def closest_boundary_points(
     same afterwards. Every point reported as found was evaluated on the other side of the boundary, inside the bounds.
 
     Cost: one forward pass; ``steps`` forward and backward passes per restart, whatever the number of classes; to
-    compare ``rivals``, once, a forward pass and a backward pass for each (a search that aims at one of them then needs
-    no step for the input); and, for the exact boundary, a gradient evaluation of the result if some search aimed at one
-    class. ``tol`` adds a few forward passes and three gradient evaluations. Examples without a margin take no part.
+    compare ``rivals``, once, a forward pass (``"l1"``: two) and a backward pass for each (a search that aims at one
+    of them then needs no step for the input); and, for the exact boundary, a gradient evaluation of the result if
+    some search aimed at one class. ``tol`` adds a few forward passes and three gradient evaluations. Examples
+    without a margin take no part.
 
     Args:
         model: any callable from inputs to logits ``[N, K]`` (or to an object with ``.logits``), K >= 2.
@@ -65,13 +74,13 @@ def closest_boundary_points(
         steps: gradient evaluations per restart, at least 2.
         restarts: searches per example; the closest point counts. The first aims at the nearest rival class, the
             next at the second nearest, and so on; when all ``rivals`` have had their turn, they start at random.
-            From 40 steps on (80 for ``"l1"``), the last two fifths of a search's steps go to one more rival.
+            From 40 steps on, the last two fifths of a search's steps go to one more rival.
         bounds: ``(low, high)``, numbers or tensors that broadcast to one example; None: no bounds.
         solver: ``"fast"``; ``"apgd"``, Auto-PGD with a search for the radius, a second opinion at the same cost
             (``"linf"`` and ``"l2"``); or ``"fab"``, the classic search that linearises against every rival at every
             step (2 forward and K - 1 backward passes each; its restarts are random).
         tol: if given, slide the points onto the boundary until ``-tol <= value <= 0``.
-        batch_size: examples per forward pass; None: all at once.
+        batch_size: examples per forward pass; None: all at once. Halved where memory runs out.
         seed: of the random starts. An example's draws depend on the seed, the restart and its index alone.
         validate: check inputs, labels, bounds and logits before any work (costs host synchronisation).
         progress: True for a progress line on stderr, or a callable ``(done, total)``.
@@ -85,6 +94,9 @@ def closest_boundary_points(
             fewer), and a start across the boundary is never traded for a farther point. ``"random"``: at a random
             point half as far away as the boundary seems from the input (one more gradient evaluation where no rivals
             are compared).
+        divide: does the batches' searches, pieces of work without arguments, and returns their results in order: e.g.
+            ``dyart.data.ranks.team_here().do``, for several processes that each call this alike. None: one after the
+            other, here.
     """
     _check_options(norm, boundary, beta, steps, restarts, solver, tol, batch_size, rivals, seed)
     if signed and solver != "fast":
@@ -105,13 +117,14 @@ def closest_boundary_points(
     with ieee_float32(inputs.device), evaluation_mode(model), unchanged(model, inputs.device):
         # A copy, so that the result stays right whatever the caller does to the batch later.
         inputs, given = inputs.detach().clone(), labels
-        logits = _all_logits(model, inputs, batch_size, validate)
+        pieces = Pieces("closest boundary points")
+        logits = _all_logits(model, inputs, batch_size, validate, pieces)
         if given is not None and validate and len(inputs):
             validation.check_label_range(given, logits.shape[1])
         labels = logits.argmax(dim=1) if given is None else given.detach().long().clone()
-        input_value = boundary_value(logits, labels, boundary, beta)
-        inside = input_value > 0
         whole = Problem(model, inputs, labels, norm, boundary, beta, *as_bounds(bounds, inputs))
+        input_value = boundary_value(logits, labels, boundary, beta).to(whole.origin.dtype)
+        inside = input_value > 0
         best = whole.nothing()
         given_start = whole.into_box(flat(start.detach()).to(whole.origin)) if isinstance(start, Tensor) else None
         rows = (inside | signed).nonzero()[:, 0]
@@ -119,16 +132,58 @@ def closest_boundary_points(
         effort = Effort(solver, steps, restarts, rivals, seed)
         counter = Counter(progress, len(chunks) * restarts * steps)
         cost = Passes(forward=min(len(inputs), 1), backward=0)
-        for chunk in chunks:
+
+        def searched(chunk: Tensor) -> tuple[Best, Passes]:
             part = whole.part(chunk, torch.where(inside[chunk], 1.0, -1.0).to(input_value) if signed else None)
             begin = start if given_start is None else given_start[chunk]
             solved = solve(part, logits[chunk], chunk, effort, begin, counter.tick)
             if tol is not None:
                 solved = polish(part, solved, part.orient(input_value[chunk]), tol)
-            best = best.insert(chunk, part.unorient(solved))
-            cost = Passes(max(cost.forward, 1 + part.forward), max(cost.backward, part.backward))
+            return part.unorient(solved), Passes(1 + part.forward, part.backward)
+
+        def fitted(chunk: Tensor) -> tuple[Best, Passes]:
+            found, spent = zip(*pieces(searched, chunk), strict=True)
+            return Best(*map(torch.cat, zip(*found, strict=True))), Passes(*map(max, zip(*spent, strict=True)))
+
+        works = [partial(fitted, chunk) for chunk in chunks]
+        results = (work() for work in works) if divide is None else divide(works)
+        for chunk, (solved, spent) in zip(chunks, results, strict=True):
+            best = best.insert(chunk, Best(*(tensor.to(inputs.device) for tensor in solved)))
+            cost = Passes(max(cost.forward, spent.forward), max(cost.backward, spent.backward))
         correct = logits.argmax(dim=1) == labels
         return assemble(whole, bounds, best, input_value, correct, cost, solver, signed)
+
+
+def static_boundary_points(
+    model: Model,
+    inputs: Tensor,
+    labels: Tensor,
+    norm: Norm,
+    boundary: Boundary,
+    beta: float,
+    bounds: Bounds,
+    steps: int,
+    start: Tensor | None = None,
+    rounds: int | None = None,
+    rivals: int = 9,
+) -> BoundaryPoints:
+    """Search as ``closest_boundary_points`` does, with static shapes: a piece of work that can be captured.
+
+    Every example takes part, and those without a margin are left out in the end. The model runs as it is, in the mode
+    and precision that the caller sets. No host synchronisation if ``rounds``, the projections' Newton rounds, is a
+    number. Nothing is checked.
+    """
+    with torch.no_grad():
+        logits = logits_of(model(inputs))
+    box = as_bounds(bounds, inputs, check=False)
+    problem = Problem(model, inputs, labels, norm, boundary, beta, *box, rounds=rounds)
+    input_value = boundary_value(logits, labels, boundary, beta).to(problem.origin.dtype)
+    correct = logits.argmax(dim=1) == labels
+    begin = None if start is None else problem.into_box(flat(start.detach()).to(problem.origin))
+    best = solve(problem, logits, torch.arange(0), Effort("fast", steps, 1, rivals, 0), begin, no_tick)
+    best = best.where(input_value > 0, problem.nothing())
+    cost = Passes(1 + problem.forward, problem.backward)
+    return assemble(problem, bounds, best, input_value, correct, cost, "fast")
 
 
 def assemble(
@@ -169,12 +224,13 @@ def assemble(
     )
 
 
-def _all_logits(model: Model, inputs: Tensor, batch_size: int | None, validate: bool) -> Tensor:
+def _all_logits(model: Model, inputs: Tensor, batch_size: int | None, validate: bool, pieces: Pieces) -> Tensor:
     """Return the logits of all inputs, checked: one forward pass."""
     if len(inputs) == 0:
         return inputs.new_zeros((0, 2), dtype=torch.float32)
-    parts = [validation.first_logits(model, part) for part in inputs.split(batch_size or len(inputs))]
-    logits = torch.cat(parts)
+    logits_of_part = partial(validation.first_logits, model)
+    parts = [pieces(logits_of_part, part) for part in inputs.split(batch_size or len(inputs))]
+    logits = torch.cat([logits for piece in parts for logits in piece])
     if validate:
         validation.check_logits(logits, len(inputs))
     return logits

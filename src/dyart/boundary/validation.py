@@ -29,7 +29,7 @@ def check_positive(name: str, value: float) -> None:
     if not isinstance(value, numbers.Real) or value == math.inf:
         raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
     if not value > 0:
-        raise ValueError(f"{name} must be positive, got {value!r}")
+        raise ValueError(f"{name} must be positive, got {value}")
 
 
 def check_count(name: str, value: int, least: int) -> None:
@@ -48,6 +48,8 @@ def check_inputs(inputs: Tensor, bounds: Bounds) -> None:
         )
     if inputs.ndim == 0:
         raise ValueError("inputs must be a batch [N, ...], got a single number")
+    if 0 in inputs.shape[1:]:
+        raise ValueError(f"inputs have shape {tuple(inputs.shape)}: examples without any values have no boundary")
     inputs = inputs.detach()
     lower, upper = as_bounds(bounds, inputs)
     if inputs.numel() == 0:

@@ -4,15 +4,21 @@ A step linearises the margin function at the current point, projects both the po
 hyperplane inside the box, and moves to a mixture of the two projections; a point found across the boundary is kept
 if it is the closest so far, and the search goes on from its projection into a smaller ball around the input. The
 next step's evaluation tests the new point, so that no pass is spent on testing alone.
+
+For p = 1 the projections are corners of a ball: they jump from coordinate to coordinate, and a mixture of two of them
+is no longer sparse. There a step goes along the gradient and shrinks all coordinates by a threshold instead, so far
+that it reaches the hyperplane. The threshold falls over the search, and faster where steps do not get across; where the
+function turns out to be straight it grows, up to the step to the corner. The search settles where the slopes of all
+coordinates that have moved are equal.
 """
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from dyart.boundary.kernels import compiled
 from dyart.boundary.norms import Norm
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
@@ -22,15 +28,14 @@ Ends = tuple[float, float]
 
 
 class Schedule(NamedTuple):
-    """Settings of the steps, each changing linearly from the first step to the last."""
+    """Settings of the steps, each changing from the first step to the last."""
 
     overshoot: Ends
     """Factor on the way to the hyperplane, above 1 to land across it."""
     pull_back: Ends
     """Radius of the ball after a crossing, in distances: small to look for a closer place, large to settle."""
-    power: Ends
-    """For p = 1 the shortest step moves few coordinates, each to its bound, where the linearisation holds no more.
-    Its steps are shortest for p = 1 + 1 / power instead; the ball, which cuts off short moves, makes them sparse."""
+    threshold: Ends
+    """For p = 1: by how much a step shrinks every coordinate, in the largest displacement; falls geometrically."""
     memory: float
     """Share of the past in the normal of the hyperplane, falling to 0: gradients of a network differ from point to
     point, and their average is the better direction until the search settles."""
@@ -42,20 +47,29 @@ class Setting(NamedTuple):
     memory: float | Tensor
     overshoot: float | Tensor
     pull_back: float | Tensor
-    power: float
+    threshold: float | Tensor
 
 
-COLD = Schedule(overshoot=(1.2, 1.005), pull_back=(0.4, 0.97), power=(0.0, 0.0), memory=0.6)
+COLD = Schedule(overshoot=(1.2, 1.005), pull_back=(0.4, 0.97), threshold=(0.3, 0.06), memory=0.6)
 # Searches of fewer evaluations than SHORT have no time to come back from far across the boundary.
 SHORT = 15
-BRIEF = Schedule(overshoot=(1.1, 1.005), pull_back=(0.15, 0.97), power=(0.0, 0.0), memory=0.4)
-SPARSE = Schedule(overshoot=(1.1, 1.005), pull_back=(0.15, 0.97), power=(1.0, 9.0), memory=0.7)  # for p = 1
+BRIEF = Schedule(overshoot=(1.1, 1.005), pull_back=(0.15, 0.97), threshold=(0.3, 0.06), memory=0.4)
 # For a start that is nearly right: the search is not there to look far.
-WARM = Schedule(overshoot=(1.03, 1.003), pull_back=(0.8, 0.95), power=(9.0, 9.0), memory=0.4)
+WARM = Schedule(overshoot=(1.03, 1.003), pull_back=(0.8, 0.95), threshold=(0.1, 0.06), memory=0.4)
+# The way along which the averaged normal must fall as fast as the gradient: |normal| ** this. For p = 1 few count.
+WAY: dict[Norm, float] = {"linf": 0.0, "l2": 1.0, "l1": 9.0}
 # How far the length of the averaged normal may be from the gradient's.
 SCALES = (0.5, 2.0)
 # In the end, points that can be drawn back by more than this share of their distance are; by how much of that.
 DEEP, DRAW_BACK = 0.01, 0.9
+# For p = 1, factors on the threshold. Where the linearisation was off by less than STRAIGHT of a step's change, it
+# grows by GROWTH, up to MOST, with which a step goes to the closest point of the hyperplane. With every step that does
+# not get across, it falls by FALL, down to LEAST: shrinking must not eat up the way gained.
+STRAIGHT, GROWTH, MOST, FALL, LEAST = 0.02, 4.0, 1000.0, 0.5, 0.03
+# The factor to begin with near a point that was found before, which few steps can follow only if they are sparse.
+TRUSTED = 16.0
+# The overshoot of the last step for p = 1.
+SETTLE = 1.001
 # Searches of this many steps are too short to end in any special way.
 FEW = 4
 
@@ -97,12 +111,14 @@ def fast_search_from(
 ) -> tuple[Best, Evaluation]:
     """Search as ``fast_search`` does, and also return the evaluation at the start."""
     count = steps + (known is not None)
-    schedule = WARM if warm else _schedule(problem.norm, count)
-    take_step = _compiled(_step) if problem.compiled and problem.norm != "l1" else _step
+    schedule = WARM if warm else _schedule(count)
+    take_step = compiled(_step) if problem.compiled and problem.norm != "l1" else _step
     x, best = start, problem.nothing()
     normal: Tensor | None = None
     aim = torch.ones_like(problem.labels, dtype=torch.bool)
     first = known
+    trust = torch.full_like(problem.origin[:, 0], TRUSTED if warm else 1.0)
+    before: tuple[Tensor, Evaluation] | None = None
     for step in range(count):
         if step == 0 and known is not None:
             now = known
@@ -115,6 +131,9 @@ def fast_search_from(
             break
         past = now.gradient if normal is None else normal
         setting = _setting(problem, schedule, step, count)
+        if problem.norm == "l1":
+            trust = trust if before is None else _trust(trust, *before, x, now, aim)
+            setting, before = setting._replace(threshold=setting.threshold * trust), (x, now)
         ending = step + 2 == count and count > FEW
         x, normal, best = take_step(problem, x, now, past, aim, best, setting, ending)
         aim = now.aimed
@@ -122,20 +141,12 @@ def fast_search_from(
     return best, first
 
 
-@cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function, dynamic=False, fullgraph=True)
-
-
 def _setting(problem: Problem, schedule: Schedule, step: int, count: int) -> Setting:
     share = step / max(count - 2, 1)
-    overshoot, pull_back, power = (begin + (end - begin) * share for begin, end in schedule[:3])
-    power = {"linf": 0.0, "l2": 1.0, "l1": power}[problem.norm]
-    memory = schedule.memory * (1 - step / count)
-    if not problem.compiled:
-        return Setting(memory, overshoot, pull_back, power)
-    full = problem.origin.new_full
-    return Setting(full((), memory), full((), overshoot), full((), pull_back), power)
+    overshoot, pull_back = (begin + (end - begin) * share for begin, end in schedule[:2])
+    begin, end = schedule.threshold
+    numbers = schedule.memory * (1 - step / count), overshoot, pull_back, begin * (end / begin) ** share
+    return Setting(*(map(partial(problem.origin.new_full, ()), numbers) if problem.compiled else numbers))
 
 
 def _step(
@@ -147,13 +158,13 @@ def _step(
     """
     best = best.closer(problem.candidate(x, now))
     normal = _average(past, now.gradient, _same(problem, now, aim), setting.memory)
-    x = _advance(problem, x, now, _as_steep(normal, now.gradient, setting.power), setting)
-    return (_last(problem, x, best) if ending else x), normal, best
+    x = _advance(problem, x, now, _as_steep(normal, now.gradient, WAY[problem.norm]), setting)
+    return (_last(problem, x, best, setting) if ending else x), normal, best
 
 
-def _schedule(norm: Norm, count: int) -> Schedule:
+def _schedule(count: int) -> Schedule:
     """Return the schedule for ``count`` evaluations: with few of them there is no time to settle."""
-    schedule = SPARSE if norm == "l1" else BRIEF if count < SHORT else COLD
+    schedule = BRIEF if count < SHORT else COLD
     first, last = schedule.pull_back
     return schedule._replace(pull_back=(first, min(max(1 - 2 / count, first), last)))
 
@@ -188,8 +199,7 @@ def _advance(problem: Problem, x: Tensor, now: Evaluation, normal: Tensor, setti
     radius = torch.where(now.value < 0, setting.pull_back * problem.distance(x), torch.inf)
     base = origin + into_ball(x - origin, radius, problem.norm)
     if problem.norm == "l1":
-        # The projections of base and input move different coordinates: a mixture would undo both.
-        moved = base + _onto_boundary(problem, base, x, now, normal, overshoot, setting.power)
+        moved = origin + _shrunk(problem, base, x, now, normal, setting)
     else:
         from_base = _onto_boundary(problem, base, x, now, normal, overshoot)
         from_origin = _onto_boundary(problem, origin, x, now, normal, overshoot)
@@ -208,28 +218,48 @@ def _onto_boundary(
     now: Evaluation,
     normal: Tensor,
     overshoot: float | Tensor,
-    power: float | None = None,
 ) -> Tensor:
     """Return the displacement from ``origin`` onto, and a little beyond, the boundary as linearised at ``x``."""
     offset = now.followed + (normal * (origin - x)).sum(dim=1)
-    return problem.project(origin, normal, overshoot * offset, power)
+    return problem.project(origin, normal, overshoot * offset)
 
 
-def _last(problem: Problem, x: Tensor, best: Best) -> Tensor:
+def _shrunk(problem: Problem, base: Tensor, x: Tensor, now: Evaluation, normal: Tensor, setting: Setting) -> Tensor:
+    """Return a displacement near that of ``base`` across the boundary as linearised at ``x``, for p = 1."""
+    way = x - problem.origin
+    offset = now.followed - (normal * way).sum(dim=1)
+    # How far single coordinates go; at the input, as far as the steepest alone would have to.
+    longest, steepest = way.abs().amax(dim=1), normal.abs().amax(dim=1)
+    alone = offset.abs() / torch.where(steepest > 0, steepest, 1.0)
+    unit = torch.where(longest > 0, longest, alone)
+    return problem.shrink(base - problem.origin, normal, setting.overshoot * offset, setting.threshold * unit)
+
+
+def _trust(trust: Tensor, start: Tensor, then: Evaluation, x: Tensor, now: Evaluation, aim: Tensor) -> Tensor:
+    """Return the factor on the threshold, ``[N]``, after the step from ``start`` to ``x``."""
+    change = then.gradient * (x - start)
+    error = (now.followed - then.followed - change.sum(dim=1)).abs()
+    straight = (error < STRAIGHT * change.abs().sum(dim=1)) & (now.aimed == aim)
+    fallen = (FALL * trust.clamp(max=1)).clamp(min=LEAST)
+    return torch.where(straight, (GROWTH * trust).clamp(max=MOST), torch.where(now.value < 0, 1.0, fallen))
+
+
+def _last(problem: Problem, x: Tensor, best: Best, setting: Setting) -> Tensor:
     """Return where the last evaluation is spent: at ``x``, or where the best point is improved more surely.
 
-    A best point well across the boundary is drawn back towards the input. For p = 1 the others give way to the
-    input's shortest way to the boundary as linearised at the best point, which is sparse.
+    A best point well across the boundary is drawn back towards the input. For p = 1, where that would take coordinates
+    off their bounds, the best point makes one more step, all but onto the boundary.
     """
     origin = problem.origin
     way = best.points - origin
     fall = -(best.gradient * way).sum(dim=1)
+    if problem.norm == "l1":
+        offset, threshold = SETTLE * (best.value + fall), setting.threshold * way.abs().amax(dim=1)
+        way = problem.shrink(way, best.gradient, offset, threshold)
+        usable = best.found & _finite(way)
+        return problem.into_box(torch.where(usable[:, None], origin + way, x))
     back = DRAW_BACK * -best.value / torch.where(fall > 0, fall, 1.0)
     deep = best.found & (fall > 0) & (back > DEEP) & (back < 1)
-    if problem.norm == "l1":
-        sparse = problem.project(origin, best.gradient, COLD.overshoot[1] * (best.value + fall))
-        usable = best.found & sparse.isfinite().all(dim=1)
-        x = torch.where(usable[:, None], origin + torch.where(usable[:, None], sparse, 0.0), x)
     return problem.into_box(torch.where(deep[:, None], origin + (1 - back[:, None]) * way, x))
 
 
