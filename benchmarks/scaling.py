@@ -15,8 +15,8 @@ take with twice the batch. The two numbers are solved from AT at two batch sizes
 Larger trainings, which were not run: a step = passes * launch * layers / 18 + batch / GPUs * passes * operations /
 (utilisation * product) + waiting, where launch is that of ResNet-18 (18 layers), the product is the measured rate of a
 bf16 matrix product and utilisation that of the measured network closest in kind. Gradients are exchanged in fp32 around
-a ring, 2 (n - 1) / n * bytes / bandwidth; what of that is longer than the share of the step that hides it is waiting.
-Bandwidths and that share are assumptions (see ASSUMED), not measurements.
+a ring after the backward pass, which hides none of it: waiting = 2 (n - 1) / n * bytes / bandwidth. Bandwidths are
+assumptions (see ASSUMED), not measurements.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from harness import RESULTS
 FITTED = (("natural", 128), ("at", 128), ("at", 512))
 # Gigabytes per second that one GPU gets for the exchange: within a machine of 8 (NVLink), and between machines (400
 # Gbit/s each). Taken from data sheets at about two thirds; no several-GPU machine was measured.
-ASSUMED = {"within": 300.0, "between": 33.0, "hidden": 0.5}
+ASSUMED = {"within": 300.0, "between": 33.0}
 PER_MACHINE = 8
 GPUS = (8, 64, 512)
 # Methods whose update takes clean images and others through one pass.
@@ -123,10 +123,9 @@ def plans(content: dict[str, Any], launch_ms: float) -> list[dict[str, Any]]:
         for count in GPUS:
             size = 4 * plan["parameters"]
             bandwidth = ASSUMED["within" if count <= PER_MACHINE else "between"] * 1e9
-            exchange = 2 * (count - 1) / count * size / bandwidth
+            waiting = 2 * (count - 1) / count * size / bandwidth
             launching = best["passes"] * launch_ms / 1000 * plan["layers"] / 18
             per_step = compute / count / steps + launching
-            waiting = max(0.0, exchange - ASSUMED["hidden"] * per_step)
             made.append(
                 {
                     "training": name,
