@@ -4,12 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo docs test test-browser lint types unit fuzz bars interface install clean
+.PHONY: demo docs test test-browser lint types unit whole fuzz bars interface install clean
 
 demo: $(STAMP)
 	$(BIN)/dyart demo
 
-test: lint types unit
+test: lint types unit whole
 
 install: $(STAMP)
 
@@ -28,7 +28,11 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 unit: $(STAMP)
-	$(BIN)/pytest -n auto -m "not browser"
+	$(BIN)/pytest -n auto -m "not browser and not whole"
+
+# Commands, pages of the documentation, notebooks, other packages, several processes.
+whole: $(STAMP)
+	$(BIN)/pytest -n auto -m "whole and not browser"
 
 # After a change of the public interface that was meant: store it anew, for tests/test_interface.py.
 interface: $(STAMP)

@@ -1,6 +1,22 @@
 """Settings for all tests."""
 
+from pathlib import Path
+
+import pytest
 import torch
 
 # The networks here are tiny: on them a second thread only waits for the first.
 torch.set_num_threads(1)
+
+# Commands, pages, other packages, several processes: whole pieces of work, which `make whole` runs.
+WHOLE = ("cli", "docs", "fuzz", "integrations")
+WHOLE_FILES = ("test_all_train.py", "test_ranks_training.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what takes long by where it lies."""
+    here = Path(__file__).parent
+    for item in items:
+        place = item.path.relative_to(here)
+        if place.parts[0] in WHOLE or place.name in WHOLE_FILES:
+            item.add_marker("whole")
