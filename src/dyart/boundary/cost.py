@@ -1,4 +1,4 @@
-"""Cost functions h of the margin, and the check of what the paper asks of them (section 4.1)."""
+"""Cost functions h of the margin, and the check of what the paper asks of them (section 5.1)."""
 
 import math
 import warnings

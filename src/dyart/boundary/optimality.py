@@ -16,7 +16,7 @@ PIN_TOLERANCE = 1e-6
 
 
 class Conditions(NamedTuple):
-    """The paper's optimality conditions (its appendix B), one boolean per example.
+    """The paper's optimality conditions (its appendix C), one boolean per example.
 
     a: the point lies on the boundary.
     b: p = inf: most coordinates at the full distance moved against the gradient; p = 2: the cosine.

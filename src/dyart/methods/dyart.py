@@ -1,9 +1,9 @@
-"""DyART: dynamics-aware robust training (the paper's section 4).
+"""DyART: dynamics-aware robust training (the paper's section 5).
 
     L = (1/n) sum_i CE(z(x_i), y_i) + (lambda/n) sum_{i in B+} h(R_soft(x_i))
 
 with B+ the examples inside the soft boundary, R_soft the distance to it, and the margin gradient for the second term.
-Points that fail the paper's conditions (a) and (b) are left out, as in the paper (its appendix B.2).
+Points that fail the paper's conditions (a) and (b) are left out, as in the paper (its appendix C.2).
 """
 
 from typing import Literal
