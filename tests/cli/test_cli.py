@@ -263,3 +263,18 @@ def test_data_list_names_every_set(capsys, tmp_path):
     assert status == 0
     for name in ("fashion-mini", "mnist", "cifar10", "cifar100", "svhn", "tiny-imagenet", "moons"):
         assert name in out
+
+
+def test_a_finished_run_keeps_its_evaluation_when_it_is_resumed(tmp_path, capsys):
+    out = tmp_path / "run"
+    words = ["--train.epochs", "1", "--train.burn_in", "0", "--data.limit", "256", "--eval.attack", "none"]
+    assert main(["train", "fashion-mini-cnn-natural", *words, "--out", str(out), "--quiet"]) == 0
+    (out / "evaluation.json").write_text('{"of": "a stronger attack"}')
+    assert main(["train", str(out), "--resume", "--quiet"]) == 0
+    assert "nothing is left to train" in capsys.readouterr().out
+    assert (out / "evaluation.json").read_text() == '{"of": "a stronger attack"}'
+
+
+def test_a_run_to_resume_that_is_not_there(tmp_path, capsys):
+    assert main(["train", str(tmp_path / "nope"), "--resume"]) == 2
+    assert f"there is no folder {tmp_path / 'nope'}" in capsys.readouterr().err

@@ -140,7 +140,7 @@ def test_one_line_per_epoch(tmp_path):
     train(config, callbacks=[Display(console=console)])
     said = lines(console)
     assert said[0].startswith("three-blobs-mlp-dyart: dyart on three-blobs, mlp")
-    assert "4 epochs of 3 steps, cpu" in said[0]
+    assert "1 + 3 epochs of 3 steps, cpu" in said[0]
     assert said[1].split() == ["epoch", "phase", "loss", "clean", "robust", "used", "margin", "s"]
     table = [line.split() for line in said[2:6]]
     epochs = [record for record in numbers(tmp_path) if record["kind"] == "epoch"]

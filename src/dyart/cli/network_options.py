@@ -44,7 +44,11 @@ def add_network_options(parser: argparse.ArgumentParser) -> None:
         metavar="S,...",
         help="with --mean; margins and radii are still those of [0, 1]",
     )
-    add("--data", metavar="NAME_OR_PATH", help="data set, its test images count (default: the run's own)")
+    add(
+        "--data",
+        metavar="NAME_OR_PATH",
+        help="a data set, a folder of images or an .npz (uint8, 0 to 255): its test images (default: the run's own)",
+    )
     add(
         "--count",
         type=int,

@@ -23,11 +23,17 @@ def train_command(options: argparse.Namespace) -> None:
     from dyart.dynamics.watch import Watch
     from dyart.engine.display import Display
     from dyart.engine.loggers import LoggersCallback
-    from dyart.engine.run import train
+    from dyart.engine.run import default_folder, train
     from dyart.evaluation.quick import measure_run
+    from dyart.evaluation.records import FILE as EVALUATION
 
     callbacks = [] if options.quiet else [Display()]
     training = train(config, resume=options.resume, callbacks=[*callbacks, LoggersCallback(), Watch()])
+    folder = default_folder(training.config)
+    if training.taken == 0 and (folder / EVALUATION).is_file():
+        # Perhaps of a stronger attack, which took hours.
+        training.fabric.print(f"nothing is left to train; {folder / EVALUATION} stays as it is")
+        return
     measured = measure_run(training)
     if training.fabric.is_global_zero and not options.quiet:
         print(measured)
@@ -39,6 +45,8 @@ def _resumed(place: Path, overrides: list[str]) -> Config:
 
     if (place / CONFIG).is_file():
         return replace(resolve(config_path(place), overrides), out=str(place))
+    if place.parent != Path() and not place.exists():
+        raise ValueError(f"nothing to resume: there is no folder {place}")
     config = resolve(str(place), overrides)
     folder = default_folder(config)
     return replace(resolve(config_path(folder), overrides) if (folder / CONFIG).is_file() else config, out=str(folder))

@@ -36,10 +36,13 @@ class Display(Callback):
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         config = training.config
+        # A network of somebody's own has what layers it has.
+        norms = "" if ":" in config.model.name else f" ({config.model.normalization} norm)"
+        epochs = " + ".join(str(phase.epochs) for phase in training.phases)
         self.console.print(
             f"[bold]{escape(self.title or config.recipe or 'training')}[/]: {config.method['name']} on "
-            f"{escape(training.data.name)}, {config.model.name} ({config.model.normalization} norm), "
-            f"{training.epochs} epochs of {len(training.loader)} steps, {training.fabric.device}"
+            f"{escape(training.data.name)}, {config.model.name}{norms}, "
+            f"{epochs} epochs of {len(training.loader)} steps, {training.fabric.device}"
             + (f", from step {training.steps_done}" if training.steps_done else ""),
             soft_wrap=True,
         )

@@ -85,6 +85,8 @@ class Training:
         self.guard = Guard(model, fabric.device, config.train.skip_bad_batches, waits)
         self.saver, self.save_seconds = Saver(), 0.0
         self.stop_reason = ""
+        self.taken = 0
+        """Steps that this process has taken, of a resumed run since then."""
         # What a network draws by itself, such as dropout's masks, must differ from process to process.
         self.apart = [fabric.global_rank] if fabric.global_rank else []
         self.index: dict[str, str] = {}
@@ -221,6 +223,7 @@ class Training:
         self.guard.settle(phase.method.state_dict().values(), self.optimizer)
         self.average.update(AVERAGING_WARMUP * total)
         self.position.step += 1
+        self.taken += 1
         metrics = metrics | {"loss": loss, "gradient_norm": norm}
         self.means.add(metrics)
         self.window.add(metrics)
