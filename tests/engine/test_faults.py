@@ -195,6 +195,7 @@ def test_a_full_disk_when_a_signal_wants_to_save(tmp_path, monkeypatch):
         def on_step(self, training):
             super().on_step(training)
             if training.steps_done == self.step:
+                training.saver.wait()  # the epoch's own checkpoint is written in the background
                 monkeypatch.setattr(store, "_contents", full)
 
     with pytest.raises(TrainingError, match=r"No space left on device .*epoch-0002"):
