@@ -18,18 +18,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from dyart.attacks.accuracy import correct
 from dyart.attacks.radius import Radius
 from dyart.boundary.model import ieee_float32
-from dyart.data.loader import to_unit
 from dyart.engine.display import Display
 from dyart.engine.fit import Training
-from dyart.engine.run import averaged_weights, environment, make_model, train
-from dyart.recipes import Config, resolve
-from train_and_attack import Bucketed, attacked, plain
+from dyart.engine.run import environment, train
+from dyart.recipes import resolve
+from train_and_attack import attackable, attacked, plain
 
 
 def start_up(training: Training) -> float:
@@ -40,19 +38,11 @@ def start_up(training: Training) -> float:
     return sum(max(0.0, seconds[0] - statistics.median(seconds)) for seconds in phases.values())
 
 
-def measured(training: Training, config: Config, images: int, batch: int) -> dict[str, float]:
+def measured(training: Training, images: int, batch: int) -> dict[str, float]:
     """Return clean and robust accuracy of the best epoch's averaged weights on the test set."""
-    data, device = training.data, training.fabric.device
-    assert training.folder is not None
-    model = make_model(config, data).to(device).eval().requires_grad_(False)
-    model.load_state_dict(averaged_weights(training.folder))
-    if device.type == "cuda":
-        model = model.to(memory_format=torch.channels_last)
-    torch.set_float32_matmul_precision("high")
-    view = Bucketed(model, (batch // 5, batch // 2, batch), training.compile)
-    inputs = to_unit(torch.from_numpy(np.ascontiguousarray(data.test.images[:images]))).to(device)
-    labels = torch.from_numpy(np.asarray(data.test.labels[:images])).to(device)
-    with ieee_float32(device):
+    model, view, inputs, labels = attackable(training, batch)
+    inputs, labels = inputs[:images], labels[:images]
+    with ieee_float32(inputs.device):
         clean = correct(model, inputs, labels).float().mean().item()
     resists = attacked(view, model, inputs, labels, Radius("8/255"), batch)
     torch.set_float32_matmul_precision("highest")
@@ -81,7 +71,7 @@ def main() -> None:
         record = {"seed": seed, "wall_seconds": wall, "seconds": wall - start_up(training)}
         record |= {"epochs": training.epochs, "best_epoch": training.best_epoch}
         record |= {"validation": training.history[training.best_epoch - 1]["val_robust"]}
-        record |= measured(training, config, options.images, options.batch)
+        record |= measured(training, options.images, options.batch)
         records.append(record)
         print("seed {seed}: {seconds:.1f} s ({wall_seconds:.1f} s with the start), clean {clean:.2%}, "
               "APGD {robust:.2%}".format(**record), flush=True)  # fmt: skip

@@ -22,6 +22,7 @@ from dyart.attacks.radius import Radius
 from dyart.boundary.model import ieee_float32
 from dyart.data.loader import to_unit
 from dyart.engine.display import Display
+from dyart.engine.fit import Training
 from dyart.engine.run import averaged_weights, environment, make_model, train
 from dyart.engine.views import compiled
 from dyart.recipes import resolve
@@ -60,6 +61,21 @@ def attacked(view: nn.Module, model: nn.Module, inputs: Tensor, labels: Tensor, 
         return correct(model, inputs, labels) & correct(model, points, labels)
 
 
+def attackable(training: Training, batch: int) -> tuple[nn.Module, nn.Module, Tensor, Tensor]:
+    """Return a run's best averaged weights as a network, a quick view of it, and the test set, all on the device."""
+    data, device = training.data, training.fabric.device
+    assert training.folder is not None
+    model = make_model(training.config, data).to(device).eval().requires_grad_(False)
+    model.load_state_dict(averaged_weights(training.folder))
+    if device.type == "cuda":
+        model = model.to(memory_format=torch.channels_last)
+    torch.set_float32_matmul_precision("high")
+    view = Bucketed(model, (batch // 5, batch // 2, batch), training.compile)
+    inputs = to_unit(torch.from_numpy(np.ascontiguousarray(data.test.images))).to(device)
+    labels = torch.from_numpy(np.asarray(data.test.labels)).to(device)
+    return model, view, inputs, labels
+
+
 def plain(value: object) -> object:
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
@@ -88,15 +104,7 @@ def main() -> None:
     data, device = training.data, training.fabric.device
     folder = training.folder
     assert folder is not None
-    model = make_model(config, data).to(device).eval().requires_grad_(False)
-    model.load_state_dict(averaged_weights(folder))
-    if device.type == "cuda":
-        model = model.to(memory_format=torch.channels_last)
-    torch.set_float32_matmul_precision("high")
-    view = Bucketed(model, (options.batch // 5, options.batch // 2, options.batch), training.compile)
-
-    inputs = to_unit(torch.from_numpy(np.ascontiguousarray(data.test.images))).to(device)
-    labels = torch.from_numpy(np.asarray(data.test.labels)).to(device)
+    model, view, inputs, labels = attackable(training, options.batch)
     epochs = [record for record in training.history if record["kind"] == "epoch"]
     facts = environment(config, training.fabric)
     result = {

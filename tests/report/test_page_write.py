@@ -107,6 +107,7 @@ def test_a_bare_run_is_told_which_commands_add_what(tmp_path):
         ("margins.csv", "index,label,margin\n1,2,far\n"),
         ("dynamics.csv", "index,label,margin,speed_at\n1,,0.1,1\n"),
         ("dynamics.csv", "index,label,margin,speed_at\n1,2,0.1,fast\n"),
+        ("metrics.jsonl", "[1]\n"),
         ("metrics.jsonl", '{"kind": "epoch", "epoch": 0, "step": 3}\n'),
         ("evaluation-9/evaluation.json", "{}"),
         ("monitor.jsonl", '{"epoch": 1, "margin_quantiles": {"0.5": 1}}\n'),

@@ -12,11 +12,11 @@ from dyart.boundary.model import evaluation_mode, ieee_float32
 from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.search import static_boundary_points
 from dyart.dynamics.movement import Search
+from dyart.engine.capture import record
 
 Result = TypeVar("Result")
 
 ROUNDS = 8
-WARM_UP = 2
 
 
 class RecordedSearches:
@@ -86,15 +86,7 @@ class _Recorded(Generic[Result]):
         self, function: Callable[[], Result], precision: Callable[[], AbstractContextManager[None]], model: nn.Module
     ) -> None:
         with evaluation_mode(model), torch.autocast("cuda", enabled=False), torch.enable_grad(), precision():
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(WARM_UP):
-                    function()
-            torch.cuda.current_stream().wait_stream(side)
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.result = function()
+            self.graph, self.result = record(function)
 
     def __call__(self) -> Result:
         self.graph.replay()

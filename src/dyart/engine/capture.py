@@ -63,22 +63,31 @@ class Captured(Generic[Result]):
         self.shapes = {name: tensor.shape for name, tensor in self.static.items()}
         static = dataclasses.replace(batch, **cast(dict[str, Any], self.static))
         kept = [(tensor, tensor.clone()) for tensor in self.changed()]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                self.function(static)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
-                self.result = self.function(static)
+            self.graph, self.result = record(lambda: self.function(static))
         except RuntimeError as error:
             raise CaptureError(str(error)) from error
         finally:
             for tensor, before in kept:
                 tensor.copy_(before)
-        self.graph = graph
+
+
+def record(function: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
+    """Run a function a few times, record it as a CUDA graph, and return that with its result, which replays overwrite.
+
+    Raises:
+        RuntimeError: it synchronises with the host, or fails by itself.
+    """
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function()
+    return graph, result
 
 
 def _tensors(batch: Batch) -> dict[str, Tensor]:

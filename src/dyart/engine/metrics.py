@@ -77,6 +77,12 @@ def read_metrics(path: Path) -> list[Record]:
     return [record for record in _records(path) if record is not None]
 
 
+def damaged_lines(path: Path) -> list[int]:
+    """Return the numbers, from 1, of the lines that are whole and no records: no crash cut these short."""
+    whole = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    return [number for number, line in enumerate(whole, 1) if line.endswith(b"\n") and _record(line) is None]
+
+
 def _records(path: Path) -> list[Record | None]:
     """Return what every line holds, None for those that cannot be read."""
     return [_record(line) for line in path.read_bytes().splitlines()] if path.is_file() else []

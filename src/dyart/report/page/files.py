@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dyart.attacks.radius import Radius
-from dyart.engine.metrics import Record, read_metrics
+from dyart.engine.metrics import Record, damaged_lines, read_metrics
 from dyart.evaluation.intervals import wilson
 
 Columns = dict[str, np.ndarray]
@@ -193,10 +193,11 @@ def read_monitor(path: Path) -> Columns:
 
 def read_records(path: Path) -> list[Record]:
     """Return a ``metrics.jsonl``, whose records all have a step and, those of epochs, a number from 1 on."""
+    if damaged := damaged_lines(path):
+        raise ValueError(f"line {damaged[0]} is no record of a step or an epoch")
     records = read_metrics(path)
     for number, record in enumerate(records, 1):
-        known = isinstance(record, dict) and isinstance(record.get("step"), int)
-        if not known or (record.get("kind") == "epoch" and not record.get("epoch", 0) >= 1):
+        if not isinstance(record["step"], int) or (record.get("kind") == "epoch" and not record.get("epoch", 0) >= 1):
             raise ValueError(f"line {number} is no record of a step or an epoch")
     return records
 
