@@ -179,7 +179,8 @@ def network(options: argparse.Namespace, shape: tuple[int, ...], device: torch.d
 
     from dyart.models import build
 
-    model = build(options.network, options.classes, shape, normalization=options.normalization)
+    styles = {"normalization": options.normalization, "activation": options.activation}
+    model = build(options.network, options.classes, shape, **styles)
     model.load_state_dict(load_file(options.weights))
     return model.to(device).eval(), f"{options.network} ({options.weights.name})"
 
@@ -203,6 +204,7 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, help="its safetensors file")
     parser.add_argument("--classes", type=int, default=10, help="its number of classes")
     parser.add_argument("--normalization", default="batch", choices=["batch", "group"])
+    parser.add_argument("--activation", choices=["relu", "silu"], help="default: the network's own")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["peer", *OURS])
     parser.add_argument("--radii", default="2/255,4/255,8/255,12/255,16/255")
     parser.add_argument("--norm", default="linf", choices=list(NORMS))

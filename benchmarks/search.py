@@ -8,9 +8,9 @@ pyautoattack's FAB, and adv_lib's FMN, PDPGD (linf, l1) and DDN (l2) where it im
 TF32) on the same images. Passes are counted per example, also inside the peers. "Best" is, per example, the smallest
 distance that any search here has found.
 
-It can run in pieces: --problems and --solvers choose some searches (by the beginning of their names), --merge keeps
-the records of an earlier call with the same settings. The distances of every search lie beside the JSON, in
-search-distances.pt, so that "best" is over all pieces.
+It can run in pieces: --problems and --solvers choose some searches (by name, or its beginning), --merge keeps
+the records of an earlier call with the same settings. The distances of every search lie beside the JSON (--name), in
+NAME-distances.pt, so that "best" is over all pieces.
 
 --classes-cost measures instead how the cost depends on the number of classes: passes of the same searches on a
 network with 10 and one with 200 outputs (random weights; no images needed), into search_classes.json.
@@ -111,7 +111,7 @@ def adv_lib_searches(norm: str) -> dict[tuple[str, int], Search]:
 
 
 def searches(norm: str, boundary: str, names: list[str] | None) -> dict[tuple[str, str], Search]:
-    """Every search of a problem, by solver and setting; of those whose solver's name begins with one of ``names``."""
+    """Every search of a problem, by solver and setting; of ``names``, which are solvers or beginnings of several."""
     problem = {"norm": norm, "boundary": boundary}
     rivals = 9 if boundary == "exact" else 1
     plan: dict[tuple[str, str], Search] = {}
@@ -129,9 +129,13 @@ def searches(norm: str, boundary: str, names: list[str] | None) -> dict[tuple[st
     if boundary == "exact" and (names is None or any(name.startswith(("pyautoattack", "adv_lib")) for name in names)):
         plan["pyautoattack FAB", "100 steps"] = autoattack_fab(norm, 100)
         plan |= {(name, f"{steps} steps"): search for (name, steps), search in adv_lib_searches(norm).items()}
-    chosen = plan if names is None else {key: plan[key] for key in plan if key[0].startswith(tuple(names))}
+    if names is None:
+        return plan
+    solvers = {solver for solver, _ in plan}
+    whole, begun = set(names) & solvers, tuple(set(names) - solvers)
+    chosen = {key: plan[key] for key in plan if key[0] in whole or key[0].startswith(begun)}
     if not chosen:
-        raise SystemExit(f"no solver's name begins with {names}; there are {sorted({solver for solver, _ in plan})}")
+        raise SystemExit(f"no solver is named {names}, or begins with it; there are {sorted(solvers)}")
     return chosen
 
 
@@ -260,9 +264,9 @@ class Earlier(NamedTuple):
     distances: dict[str, Tensor]
 
 
-def earlier(out: Path, settings: dict[str, Any]) -> Earlier:
+def earlier(out: Path, name: str, settings: dict[str, Any]) -> Earlier:
     """Read the records of earlier calls; an error if they were made with other settings."""
-    table, tensors = out / "search.json", out / "search-distances.pt"
+    table, tensors = out / f"{name}.json", out / f"{name}-distances.pt"
     if not table.exists() or not tensors.exists():
         return Earlier([], {})
     before = json.loads(table.read_text())
@@ -314,7 +318,7 @@ def main() -> None:
     parser.add_argument("--labels", type=Path)
     parser.add_argument("--count", type=int, default=512)
     parser.add_argument("--problems", nargs="+", default=["linf/soft", "linf/exact", "l2/exact", "l1/exact"])
-    parser.add_argument("--solvers", nargs="+", help="beginnings of solver names, e.g. fast apgd 'adv_lib FMN'")
+    parser.add_argument("--solvers", nargs="+", help="solvers, or beginnings of several: fast 'fast,' adv_lib")
     parser.add_argument("--no-peers", action="store_true", help="our own solvers alone")
     parser.add_argument("--network", help="a network of dyart.models instead of pyautoattack's")
     parser.add_argument("--weights", type=Path, help="its safetensors file")
@@ -323,6 +327,7 @@ def main() -> None:
     parser.add_argument("--activation", default="relu", choices=["relu", "silu"])
     parser.add_argument("--merge", action="store_true", help="keep the records of earlier calls")
     parser.add_argument("--classes-cost", action="store_true", help="count passes for 10 and 200 classes, no more")
+    parser.add_argument("--name", default="search", help="of the JSON file and the figure")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
 
@@ -345,8 +350,8 @@ def main() -> None:
         "beta": 5.0,
         "bounds": [0, 1],
     }
-    records, distances = earlier(options.out, settings) if options.merge else Earlier([], {})
-    names = options.solvers or (["fast", "apgd", "fab"] if options.no_peers else None)
+    records, distances = earlier(options.out, options.name, settings) if options.merge else Earlier([], {})
+    names = options.solvers or (["fast", "fast,", "apgd", "fab"] if options.no_peers else None)
     for problem in options.problems:
         norm, boundary = problem.split("/")
         new, found = measure(model, x, y, norm, boundary, names)
@@ -355,9 +360,9 @@ def main() -> None:
         compare(records, distances)
         for record in new:
             print(summary(record))
-        write("search", device, settings, records, options.out)
-        torch.save(distances, options.out / "search-distances.pt")
-        figure(records, options.out / "search.png")
+        write(options.name, device, settings, records, options.out)
+        torch.save(distances, options.out / f"{options.name}-distances.pt")
+        figure(records, options.out / f"{options.name}.png")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
 "wall_seconds" is everything from the call of `train` to its return: reading the data, compiling, training, validation,
 checkpoints. "seconds" leaves out what the first epoch of each phase takes longer than the median one: compiling and
 recording, which are done once per machine. Which epoch's weights are attacked is decided on the hold-out alone. Attack:
-the AutoAttack authors' APGD-CE, then APGD-T with nine targets, on the whole test set; whatever is found counts after a
-check in plain float32.
+the tier apgd of `dyart.evaluate` (search, PGD, the AutoAttack authors' APGD-CE and APGD-T with nine targets) on the
+whole test set; whatever is found counts after a check in plain float32.
 """
 
 import argparse
@@ -20,14 +20,11 @@ from typing import Any
 
 import torch
 
-from dyart.attacks.accuracy import correct
-from dyart.attacks.radius import Radius
-from dyart.boundary.model import ieee_float32
 from dyart.engine.display import Display
 from dyart.engine.fit import Training
-from dyart.engine.run import environment, train
+from dyart.engine.run import averaged_weights, environment, make_model, train
 from dyart.recipes import resolve
-from train_and_attack import attackable, attacked, plain
+from train_and_attack import attacked, plain
 
 
 def start_up(training: Training) -> float:
@@ -38,15 +35,16 @@ def start_up(training: Training) -> float:
     return sum(max(0.0, seconds[0] - statistics.median(seconds)) for seconds in phases.values())
 
 
-def measured(training: Training, images: int, batch: int) -> dict[str, float]:
+def measured(training: Training, images: int, batch: int | None) -> dict[str, float]:
     """Return clean and robust accuracy of the best epoch's averaged weights on the test set."""
-    model, view, inputs, labels = attackable(training, batch)
-    inputs, labels = inputs[:images], labels[:images]
-    with ieee_float32(inputs.device):
-        clean = correct(model, inputs, labels).float().mean().item()
-    resists = attacked(view, model, inputs, labels, Radius("8/255"), batch)
-    torch.set_float32_matmul_precision("highest")
-    return {"clean": clean, "robust": resists.float().mean().item(), "images": len(inputs)}
+    config, data, device = training.config, training.data, training.fabric.device
+    assert training.folder is not None
+    model = make_model(config, data).to(device).eval().requires_grad_(False)
+    model.load_state_dict(averaged_weights(training.folder))
+    if device.type == "cuda":
+        model = model.to(memory_format=torch.channels_last)
+    found = attacked(model, data, ["8/255"], "apgd", device, images=images, batch=batch)
+    return {"clean": found["clean"], "robust": found["robust"]["8/255"], "images": found["images"]}
 
 
 def main() -> None:
@@ -59,7 +57,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder for the runs")
     parser.add_argument("--images", type=int, default=10_000)
-    parser.add_argument("--batch", type=int, default=500)
+    parser.add_argument("--batch", type=int, help="of the attack; default: that of dyart.evaluate")
     options, overrides = parser.parse_known_args()
     records: list[dict[str, Any]] = []
     for seed in options.seeds:
@@ -85,7 +83,7 @@ def main() -> None:
             "settings": plain(asdict(config)),
             "gpu": facts["device"],
             "versions": facts["versions"],
-            "attack": "APGD-CE, APGD-T (pyautoattack) at 8/255",
+            "attack": "dyart.evaluate, apgd, at 8/255",
             "records": records,
         }
         options.results.mkdir(parents=True, exist_ok=True)

@@ -1,82 +1,49 @@
-"""Train a recipe and attack the result: one JSON per run, `results/<name>.json`.
+"""Train a recipe and attack the result: one JSON per run, `results/NAME.json`.
 
-    python benchmarks/train_and_attack.py cifar10-resnet18-dyart --name cifar10-resnet18-dyart-seed0 --seed 0
+    python benchmarks/train_and_attack.py cifar10-resnet18-dyart --name mine-seed0 --seed 0 --train.epochs 45
+    python benchmarks/train_and_attack.py ... --stage train         # the training alone; resumed if it was begun
+    python benchmarks/train_and_attack.py ... --stage attack        # what is missing of the attacks, from the weights
 
-Attack: the AutoAttack authors' APGD-CE, then APGD-T with nine targets on what is left (pyautoattack), in float32 with
-TF32 convolutions, on the averaged weights of the best epoch by validation; whatever is found is checked again in plain
-float32. Clean accuracy is of the test set; the radii other than the first use the first images only.
+What is attacked: the averaged weights of the best epoch by validation, with every attack of --attacks at all radii in
+one call of `dyart.evaluate`; and those of the last epoch with the tier apgd at 8/255 alone. Both are first rounded to
+the 16 bits in which they are kept (--weights), so that a kept file is exactly what was measured. The attack stage needs
+the JSON and the kept weights, and no run folder. Stopped by SIGTERM, the training keeps a checkpoint and attacks keep a
+journal: the same command goes on. Exit status 75: stopped and to be gone on with; 1: failed, and the JSON says so.
 """
 
 import argparse
-import json
+import hashlib
+import sys
 import time
+import traceback
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dyart.attacks.accuracy import correct
+import dyart
 from dyart.attacks.radius import Radius
-from dyart.boundary.model import ieee_float32
-from dyart.data.loader import to_unit
+from dyart.cli.networks import sample
+from dyart.data import DataSet, load
 from dyart.engine.display import Display
-from dyart.engine.fit import Training
+from dyart.engine.fabric import make_fabric
+from dyart.engine.fit import Training, TrainingError
 from dyart.engine.run import averaged_weights, environment, make_model, train
-from dyart.engine.views import compiled
-from dyart.recipes import resolve
+from dyart.evaluation.records import accuracies, versions
+from dyart.recipes import Config, resolve
+from run_records import CLEAN, evaluation_of, packed, read, with_evaluation, write
 
 LOGGED = ("epoch", "val_clean", "val_robust", "loss", "gradient_norm", "phi_shift", "used", "margin_q50")
-
-
-class Bucketed(nn.Module):
-    """A network compiled for a few batch sizes; others are filled up to the next one with copies of an example."""
-
-    def __init__(self, model: nn.Module, sizes: tuple[int, ...], compile: bool) -> None:
-        super().__init__()
-        self.model = compiled(model, compile)
-        self.sizes = sorted(sizes) if compile else []
-
-    def forward(self, x: Tensor) -> Tensor:
-        size = next((size for size in self.sizes if size >= len(x)), len(x))
-        if size == len(x):
-            return self.model(x)
-        return self.model(torch.cat([x, x[:1].detach().expand(size - len(x), *x.shape[1:])]))[: len(x)]
-
-
-def attacked(view: nn.Module, model: nn.Module, inputs: Tensor, labels: Tensor, radius: float, batch: int) -> Tensor:
-    """Return which examples resist: right in plain float32 as they are and at the point that the attack found."""
-    from pyautoattack import AutoAttack
-
-    attacks = ["apgd-ce", "apgd-t"]
-    attack = AutoAttack(
-        view, attacks=attacks, device=inputs.device, eps=float(radius), norm="Linf", seed=0, version="custom"
-    )
-    attack.apgd.n_restarts = attack.apgd_targeted.n_restarts = 1
-    attack.apgd_targeted.n_target_classes = 9
-    points, _ = attack.run_standard_evaluation(inputs, labels, batch_size=batch)
-    assert (points - inputs).abs().amax().item() <= float(radius) + 1e-6
-    with ieee_float32(inputs.device):
-        return correct(model, inputs, labels) & correct(model, points, labels)
-
-
-def attackable(training: Training, batch: int) -> tuple[nn.Module, nn.Module, Tensor, Tensor]:
-    """Return a run's best averaged weights as a network, a quick view of it, and the test set, all on the device."""
-    data, device = training.data, training.fabric.device
-    assert training.folder is not None
-    model = make_model(training.config, data).to(device).eval().requires_grad_(False)
-    model.load_state_dict(averaged_weights(training.folder))
-    if device.type == "cuda":
-        model = model.to(memory_format=torch.channels_last)
-    torch.set_float32_matmul_precision("high")
-    view = Bucketed(model, (batch // 5, batch // 2, batch), training.compile)
-    inputs = to_unit(torch.from_numpy(np.ascontiguousarray(data.test.images))).to(device)
-    labels = torch.from_numpy(np.asarray(data.test.labels)).to(device)
-    return model, view, inputs, labels
+STOPPED = 75
+CHECKPOINTS = ("best", "last")
+CLOCK = "wall_seconds.txt"
 
 
 def plain(value: object) -> object:
+    """Return settings as JSON has them: a number written as a fraction as its text."""
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -84,59 +51,231 @@ def plain(value: object) -> object:
     return str(value) if isinstance(value, Radius) and "/" in value.text else value
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe")
-    parser.add_argument("--name", required=True, help="of the JSON file")
-    parser.add_argument("--results", type=Path, default=Path("results"))
-    parser.add_argument("--keep", type=Path, help="folder for the averaged weights of the best epoch, in 16 bit")
-    parser.add_argument("--radii", default="8/255,2/255,4/255,12/255,16/255", help="the first one on --images")
-    parser.add_argument("--images", type=int, default=10_000, help="for the first radius")
-    parser.add_argument("--fewer", type=int, default=1_000, help="images for the other radii")
-    parser.add_argument("--batch", type=int, default=500)
-    parser.add_argument("--resume", action="store_true", help="go on with the run, or only attack it if it is finished")
-    options, overrides = parser.parse_known_args()
+def halved(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights in 16 bit.
 
-    config = resolve(options.recipe, overrides)
-    started = time.perf_counter()
-    training = train(config, resume=options.resume, callbacks=[Display(options.name)])
-    whole = time.perf_counter() - started
-    data, device = training.data, training.fabric.device
-    folder = training.folder
-    assert folder is not None
-    model, view, inputs, labels = attackable(training, options.batch)
+    Raises:
+        ValueError: one of them is too large for it.
+    """
+    halves = {name: value.half() if value.is_floating_point() else value for name, value in weights.items()}
+    lost = [name for name, value in halves.items() if not bool(value.isfinite().all())]
+    if lost:
+        raise ValueError(f"weights that 16 bits do not hold: {', '.join(lost[:3])}")
+    return halves
+
+
+def weights_file(folder: Path, name: str, checkpoint: str) -> Path:
+    """Return where the weights of a checkpoint are kept."""
+    return folder / (f"{name}.safetensors" if checkpoint == "best" else f"{name}-{checkpoint}.safetensors")
+
+
+def training_record(training: Training, wall: float, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what is known after the training."""
+    config, data = training.config, training.data
     epochs = [record for record in training.history if record["kind"] == "epoch"]
+    trained = [record for record in epochs if record["phase"] == "train"]
     facts = environment(config, training.fabric)
-    result = {
-        "data": data.name, "network": config.model.name, "normalization": config.model.normalization,
-        "method": config.method["name"], "recipe": config.recipe, "settings": plain(asdict(config)),
-        "seed": config.seed, "epochs": training.epochs,
-        "train_seconds": sum(record["train_seconds"] for record in epochs), "wall_seconds": whole,
-        "seconds_per_epoch": float(np.median([r["train_seconds"] for r in epochs if r["phase"] == "train"])),
-        "gpu": facts["device"], "versions": facts["versions"], "runs": 1,
-        "images": {}, "attack": "APGD-CE, APGD-T (pyautoattack)", "checkpoint": "best",
+    settings = plain(asdict(config))
+    assert isinstance(settings, dict)
+    settings.pop("out")
+    settings["data"].pop("root")  # of the machine alone
+    return {
+        "name": options.name, "data": data.name, "classes": len(data.classes), "shape": list(data.shape),
+        "network": config.model.name,
+        "normalization": config.model.normalization, "method": config.method["name"], "recipe": config.recipe,
+        "settings": settings, "seed": config.seed, "epochs": training.epochs, "burn_in": config.train.burn_in,
+        "train_seconds": sum(record["train_seconds"] for record in epochs), "wall_seconds": wall,
+        "seconds_per_epoch": float(np.median([record["train_seconds"] for record in trained])),
+        "validation_seconds_per_epoch": float(np.median([record["validation_seconds"] for record in trained])),
+        "gpu": facts["device"], "versions": facts["versions"], "commit": facts["commit"], "runs": 1,
+        "together": options.together,
         "best_epoch": training.best_epoch,
-        "validation": [{key: record.get(key) for key in LOGGED} for record in epochs],
+        "validation": {key: [_short(record.get(key)) for record in epochs] for key in LOGGED},
     }  # fmt: skip
-    with ieee_float32(device):
-        result["clean"] = correct(model, inputs, labels).float().mean().item()
-    result["robust"] = {}
-    options.results.mkdir(parents=True, exist_ok=True)
-    for position, text in enumerate(options.radii.split(",")):
-        count = min(options.images if position == 0 else options.fewer, len(inputs))
-        began = time.perf_counter()
-        resists = attacked(view, model, inputs[:count], labels[:count], Radius(text), options.batch)
-        result["images"][text], result["robust"][text] = count, resists.float().mean().item()
-        print(f"{options.name} {text}: {100 * result['robust'][text]:.2f} on {count} images, "
-              f"clean {100 * result['clean']:.2f}, {time.perf_counter() - began:.0f} s", flush=True)  # fmt: skip
-        (options.results / f"{options.name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    if options.keep is not None:
-        from safetensors.torch import save_file
 
-        options.keep.mkdir(parents=True, exist_ok=True)
-        halves = {k: v.half() if v.is_floating_point() else v for k, v in averaged_weights(folder).items()}
-        save_file(halves, options.keep / f"{options.name}.safetensors")
+
+def _short(value: object) -> object:
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def trained(config: Config, options: argparse.Namespace) -> dict[str, Any]:
+    """Train, or go on; keep the weights; return the record."""
+    from safetensors.torch import save_file
+
+    folder = Path(config.out)
+    resume = (folder / "config.yaml").is_file()
+    began = time.monotonic()
+    try:
+        training = train(config, resume=resume, callbacks=[Display(options.name)])
+    finally:
+        clock(folder, time.monotonic() - began)
+    options.weights.mkdir(parents=True, exist_ok=True)
+    digests = {}
+    for checkpoint in CHECKPOINTS:
+        file = weights_file(options.weights, options.name, checkpoint)
+        save_file(halved(averaged_weights(folder, checkpoint)), file)
+        digests[checkpoint] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return training_record(training, clock(folder, 0.0), options) | {"weights": digests}
+
+
+def clock(folder: Path, seconds: float) -> float:
+    """Add to the seconds that a run has taken in all processes, and return them."""
+    if not folder.is_dir():
+        return seconds
+    path = folder / CLOCK
+    total = (float(path.read_text()) if path.is_file() else 0.0) + seconds
+    path.write_text(f"{total:.3f}\n")
+    return total
+
+
+def network(config: Config, data: DataSet, weights: Path, device: torch.device) -> nn.Module:
+    """Return the configured network with kept weights, ready to be attacked."""
+    from safetensors.torch import load_file
+
+    model = make_model(config, data)
+    model.load_state_dict(load_file(weights))  # into float32
+    model = model.to(device).eval().requires_grad_(False)
+    return model.to(memory_format=torch.channels_last) if device.type == "cuda" else model
+
+
+def attacked(
+    model: nn.Module,
+    data: DataSet,
+    radii: list[str],
+    attack: str,
+    device: torch.device,
+    *,
+    norm: str = "linf",
+    images: int = 10_000,
+    batch: int | None = None,
+    folder: Path | None = None,
+) -> dict[str, Any]:
+    """Return clean and robust accuracies on some test images, and every verdict as a bit.
+
+    They are drawn as `dyart evaluate --count` draws them, all where there are no more, and come in their order: some
+    sets are stored class by class.
+    """
+    began = time.monotonic()
+    result = dyart.evaluate(
+        model, data.test.images, data.test.labels, radii, attack, norm,
+        batch_size=batch, device=device, index=sample(len(data.test), images, 0), folder=folder,
+    )  # fmt: skip
+    wall = time.monotonic() - began
+    held = {CLEAN: result.verdicts.correct, **result.resisting}
+    return {
+        "tier": attack,
+        "attack": result.words,
+        "norm": norm,
+        **accuracies(result.verdicts.correct, result.resisting),
+        "inferred": {str(radius): count for radius, count in result.inferred.items()},
+        "alarms": [str(alarm) for alarm in result.alarms],
+        "seconds": result.seconds,
+        "wall_seconds": max(wall, result.seconds),  # of one that was resumed, a part alone was measured
+        "passes": result.passes,
+        "view": dict(result.view),
+        "versions": versions(),
+        "resists": {name: packed(flags) for name, flags in held.items()},
+    }
+
+
+def wanted(options: argparse.Namespace) -> list[tuple[str, str, list[str]]]:
+    """Return checkpoint, attack and radii of every evaluation."""
+    all_radii = options.radii.split(",")
+    best = [("best", attack, all_radii) for attack in options.attacks]
+    return best + ([("last", "apgd", [options.last])] if options.last else [])
+
+
+def same_weights(record: dict[str, Any], checkpoint: str, attack: str, radii: list[str]) -> dict[str, Any] | None:
+    """Return the evaluation of the last epoch where that was the best one and is attacked already; else None."""
+    best = evaluation_of(record, "best", attack)
+    if checkpoint != "last" or best is None or record["best_epoch"] != record["epochs"]:
+        return None
+    if not set(radii) <= set(best["robust"]):
+        return None
+    kept = {key: best[key] for key in ("tier", "attack", "norm", "images", "clean", "view", "versions")}
+    parts = {key: {name: best[key][name] for name in radii} for key in ("robust", "inferred")}
+    both = {key: {name: best[key][name] for name in (CLEAN, *radii)} for key in ("intervals", "resists")}
+    return {"checkpoint": "last", "same_as": "best", **kept, **parts, **both, "wall_seconds": 0.0}
+
+
+def attack_stage(config: Config, record: dict[str, Any], options: argparse.Namespace, path: Path) -> dict[str, Any]:
+    """Attack what has not been attacked yet, and write the record after each."""
+    left = [one for one in wanted(options) if evaluation_of(record, *one[:2]) is None]
+    if not left:
+        return record
+    data = load(config.data.name, Path(config.data.root) if config.data.root else None)
+    device = make_fabric(config.train.device, config.train.precision).device
+    for checkpoint, attack, radii in left:
+        if (same := same_weights(record, checkpoint, attack, radii)) is not None:
+            record = with_evaluation(record, same)
+            write(path, record)
+            continue
+        model = network(config, data, weights_file(options.weights, options.name, checkpoint), device)
+        settings: dict[str, Any] = {"norm": config.eval.norm, "images": options.images, "batch": options.batch}
+        folder = Path(config.out) / f"attack-{checkpoint}-{attack}"
+        found = {"checkpoint": checkpoint} | attacked(model, data, radii, attack, device, folder=folder, **settings)
+        record = with_evaluation(record, found)
+        write(path, record)
+        words = ", ".join(f"{radius} {100 * share:.2f}" for radius, share in found["robust"].items())
+        print(f"{options.name}, {checkpoint}, {attack}: clean {100 * found['clean']:.2f}, {words}; "
+              f"{found['wall_seconds']:.0f} s", flush=True)  # fmt: skip
+    return record
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    made.add_argument("recipe")
+    made.add_argument("--name", required=True, help="of the JSON file")
+    made.add_argument("--stage", default="all", choices=["all", "train", "attack"])
+    made.add_argument("--results", type=Path, default=Path("results"))
+    made.add_argument("--weights", type=Path, default=Path("runs/weights"), help="folder for the weights, in 16 bit")
+    made.add_argument("--attacks", nargs="+", default=["apgd"], choices=["margins", "pgd", "apgd", "autoattack"])
+    made.add_argument("--radii", default="2/255,4/255,8/255,12/255,16/255")
+    made.add_argument("--last", default="8/255", help="radius for the last epoch's weights; '' for none")
+    made.add_argument("--images", type=int, default=10_000)
+    made.add_argument("--batch", type=int, help="default: that of dyart.evaluate")
+    made.add_argument("--together", type=int, default=1, help="trainings at a time on the device, to be noted")
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what is missing of a run; return the exit status."""
+    options, overrides = parser().parse_known_args(arguments)
+    if "--out" not in overrides:
+        overrides += ["--out", f"runs/{options.name}"]
+    config = resolve(options.recipe, overrides)
+    path = options.results / f"{options.name}.json"
+    record = {key: value for key, value in read(path).items() if key != "failed"}
+    stage, began = "train", time.monotonic()
+    try:
+        if "train_seconds" not in record and options.stage != "attack":
+            record = trained(config, options)
+            write(path, record)
+        stage = "attack"
+        if options.stage != "train":
+            if "train_seconds" not in record:
+                raise FileNotFoundError(f"{path} has no training to attack: run --stage train first")
+            record = attack_stage(config, record, options, path)
+            if read(path) != record:  # it had failed before
+                write(path, record)
+    except TrainingError as error:
+        if str(error).startswith("stopped by"):
+            print(error, file=sys.stderr)
+            return STOPPED
+        failure: Exception = error
+    except Exception as error:  # whatever it is, a run that failed is listed
+        failure = error
+    else:
+        return 0
+    traceback.print_exception(failure)
+    # Places on this machine help nobody who reads the record.
+    words = f"{type(failure).__name__}: {failure}".replace(str(config.out), "RUN")
+    head = {"name": options.name, "recipe": options.recipe, "seed": config.seed}
+    write(path, head | read(path) | {"failed": {"stage": stage, "error": words, "seconds": time.monotonic() - began}})
+    return 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

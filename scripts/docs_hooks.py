@@ -19,8 +19,8 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 # Folders whose JSON files and pictures pages may link to, as the files lie in the repository.
-SHOWN = ("benchmarks/results", "results")
-KINDS = {".json", ".png"}
+SHOWN = ("benchmarks/results", "results", "results/paper")
+KINDS = {".csv", ".json", ".png"}
 COMMANDS = "<!-- commands -->"
 OUTSIDE = re.compile(r"\]\(((?:\.\./)+(?:benchmarks/results|results)/[\w./-]+)\)")
 

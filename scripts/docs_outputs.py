@@ -16,6 +16,7 @@ from unittest import mock
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "docs"))
 
+import doc_commands  # noqa: E402
 import doc_pages  # noqa: E402
 import torch  # noqa: E402
 
@@ -57,7 +58,7 @@ def main(page: Path) -> None:
         os.environ["COLUMNS"] = "120"
         with (
             mock.patch.object(doc_pages, "compare", note),
-            mock.patch.object(doc_pages.Block, "added", property(lambda block: [])),
+            mock.patch.dict(doc_commands.QUICKER, clear=True),
         ):
             doc_pages.Reader(capture).follow(page.name, text)
     for stated, printed in changes:

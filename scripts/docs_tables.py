@@ -4,16 +4,23 @@
     python scripts/docs_tables.py --check    exit with 1 if one is not what its JSON says
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->` in any page of docs/ (or README.md); NAME is that of a
-function here. Sentences can have numbers, too: `<!-- number: NAME -->...<!-- end -->`.
+function here, in published_tables.py, dynamics_tables.py or evaluation_tables.py (pages of docs/results), or in
+savings_tables.py (the guide about speed). Sentences can have numbers, too: `<!-- number: NAME -->...<!-- end -->`.
 """
 
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+import dynamics_tables
+import evaluation_tables
+import published_tables
+import savings_tables
+from published_tables import grid
 
 ROOT = Path(__file__).parents[1]
 PLACE = re.compile(r"(<!-- (table|number): ([\w-]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
@@ -26,12 +33,6 @@ def load(path: str) -> dict[str, Any]:
     """Return a file of measurements."""
     data: dict[str, Any] = json.loads((ROOT / path).read_text(encoding="utf-8"))
     return data
-
-
-def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def fashion() -> str:
@@ -52,29 +53,6 @@ def fashion() -> str:
             [METHODS.get(method, method), *(f"{100 * share:.1f}" for share in shares), epochs, f"{seconds:.0f}"]
         )
     return grid(["mean of three seeds, %", "clean", *radii, "epochs", "seconds"], rows)
-
-
-def cifar() -> str:
-    """Return the published trainings on CIFAR-10."""
-    rows = []
-    for path in sorted((ROOT / "results").glob("cifar10-*.json")):
-        run = load(f"results/{path.name}")
-        link = f"[{METHODS.get(run['method'], run['method'])}](../results/{path.name})"
-        robust = ", ".join(f"{radius}: {100 * share:.2f}" for radius, share in run["robust"].items())
-        rows.append(
-            [
-                link,
-                run["network"],
-                f"{100 * run['clean']:.2f}",
-                robust,
-                str(run["epochs"]),
-                str(run["seed"]),
-                f"{run['seconds_per_epoch']:.1f}",
-                run["gpu"],
-            ]
-        )
-    head = ["", "network", "clean, %", "robust, %", "epochs", "seed", "seconds per epoch", "GPU"]
-    return grid(head, rows)
 
 
 def steps() -> str:
@@ -251,7 +229,6 @@ def wilson(successes: int, trials: int, quantile: float = 1.959964) -> tuple[flo
 
 MAKERS: dict[str, Callable[[], str]] = {
     "fashion": fashion,
-    "cifar": cifar,
     "steps": steps,
     "conflict": conflict,
     "movement": movement,
@@ -266,6 +243,10 @@ MAKERS: dict[str, Callable[[], str]] = {
     "search-l2": lambda: search("l2", "exact"),
     "search-l1": lambda: search("l1", "exact"),
     "search-soft": lambda: search("linf", "soft"),
+    **published_tables.MAKERS,
+    **dynamics_tables.MAKERS,
+    **evaluation_tables.MAKERS,
+    **savings_tables.MAKERS,
 }
 
 

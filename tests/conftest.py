@@ -10,7 +10,7 @@ torch.set_num_threads(1)
 
 # Commands, pages, other packages, several processes: whole pieces of work, which `make whole` runs.
 WHOLE = ("cli", "docs", "fuzz", "integrations")
-WHOLE_FILES = ("test_all_train.py", "test_ranks_training.py")
+WHOLE_FILES = ("test_all_train.py", "test_published_whole.py", "test_ranks_training.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

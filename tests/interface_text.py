@@ -17,8 +17,6 @@ STORED = Path(__file__).parent / "interface.txt"
 # Methods with underscores that are part of an interface.
 SPECIAL = ("__init__", "__call__", "__len__", "__getitem__", "__iter__")
 MARKS = ("property", "classmethod", "staticmethod", "contextmanager")
-# Beside what packages list in __all__: what a method of somebody's own is written with.
-MORE = {"dyart.methods.base": ["Method", "find", "register", "registered"], "dyart.data.loader": ["Batch"]}
 
 
 @cache
@@ -109,9 +107,9 @@ def packages() -> list[str]:
 
 
 def python_text() -> Iterator[str]:
-    """Yield names and signatures of every package that lists its public names, and of some modules."""
+    """Yield names and signatures of every package that lists its public names."""
     listed = {package: names for package in packages() if (names := public(package)) is not None}
-    for module, names in {**listed, **MORE}.items():
+    for module, names in listed.items():
         yield f"{module}:"
         for name in names:
             yield from described(module, name)

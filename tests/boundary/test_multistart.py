@@ -1,4 +1,6 @@
-"""How the steps of a search are spent: on one rival, or on two; and l1 on networks with kinks."""
+"""How the steps of a search are spent: on one rival, or on several; and l1 on networks with kinks."""
+
+import dataclasses
 
 import pytest
 import torch
@@ -6,6 +8,8 @@ from problems import Watched, linear_model, uniform
 from torch import nn
 
 import dyart
+from dyart.boundary.multistart import _parts
+from dyart.boundary.problem import Problem
 
 
 def relu_network(features, classes, width=64):
@@ -47,11 +51,11 @@ def test_a_long_search_costs_its_steps_also_where_it_is_split(solver, rivals, bo
 
 @pytest.mark.parametrize("boundary", ["exact", "soft"])
 def test_the_second_part_of_a_long_search_finds_closer_rivals(boundary):
-    """Fifty steps are thirty and twenty: better than thirty alone, and by more than the steps of one aim give."""
+    """38 steps are 23 and 15: better than 23 alone, and by more than the steps of one aim give."""
     model, inputs = relu_network(40, 6), uniform((80, 40), 5)
     options = {"boundary": boundary, "rivals": 1, "beta": 50.0}
-    long = dyart.closest_boundary_points(model, inputs, steps=50, **options)
-    first = dyart.closest_boundary_points(model, inputs, steps=30, **options)
+    long = dyart.closest_boundary_points(model, inputs, steps=38, **options)
+    first = dyart.closest_boundary_points(model, inputs, steps=23, **options)
     assert bool((long.margin <= first.margin + 1e-6)[first.found].all())
     assert int((long.margin < 0.97 * first.margin).sum()) >= 3
     assert int((long.rival != first.rival).sum()) >= 3
@@ -60,3 +64,25 @@ def test_the_second_part_of_a_long_search_finds_closer_rivals(boundary):
     exact, soft = dyart.logit_margin(logits, long.labels), dyart.soft_logit_margin(logits, long.labels, 50.0)
     (exact if boundary == "exact" else soft).sum().backward()
     torch.testing.assert_close(long.gradient[long.found], points.grad[long.found], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("steps", "rivals", "parts"),
+    [
+        (23, 9, (23,)),
+        (24, 9, (14, 10)),
+        (40, 9, (20, 12, 8)),
+        (40, 2, (24, 16)),
+        (40, 1, (40,)),
+        (100, 9, (40, 25, 15, 10, 10)),
+        (100, 4, (50, 30, 20)),
+        (100, 2, (60, 40)),
+    ],
+)
+def test_more_steps_aim_at_more_rivals(steps, rivals, parts):
+    inside = Problem(
+        linear_model(6, 8, seed=3), uniform((2, 8), 4), torch.zeros(2).long(), "l2", "exact", 5.0, None, None
+    )
+    assert _parts(inside, steps, rivals) == parts
+    from_outside = dataclasses.replace(inside, orientation=torch.ones(2))
+    assert _parts(from_outside, steps, rivals) == (steps,)

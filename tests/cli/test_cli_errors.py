@@ -244,5 +244,5 @@ def test_a_piped_training_has_no_colours(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     status, out, err = run(capsys, " ".join(["train fashion-mini-cnn-at", *TINY, "--out run"]))
     assert status == 0
-    assert "epoch" in err
+    assert "epoch" in out
     assert "\x1b" not in out + err

@@ -41,6 +41,10 @@ def test_finished_runs_are_not_repeated_and_lost_ones_are(compared, capsys):
     assert main(["compare", *RECIPES, "--seeds", "0,1", "--out", str(compared), *TINY]) == 0
     assert (seed0 / "environment.json").stat().st_mtime_ns == before
     assert (seed1 / "evaluation.json").is_file()
+    out, err = capsys.readouterr()
+    assert "best by validation" in err
+    assert "best by validation" not in out, "into a file goes the one table"
+    assert RECIPES[1] in out
 
 
 def test_other_settings_in_the_same_folder_are_refused(compared, capsys):

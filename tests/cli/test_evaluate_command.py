@@ -3,10 +3,15 @@
 import csv
 import json
 
+import numpy as np
 import pytest
+import torch
 
 from dyart.cli import main
+from dyart.data import load
+from dyart.engine.run import checkpoint_of
 from dyart.evaluation.journal import FILE as JOURNAL
+from dyart.models import build
 
 TINY = ["--data.name", "three-blobs", "--model.name", "mlp", "--train.epochs", "2", "--train.batch_size", "256",
         "--data.crop", "0", "--eval.steps", "2", "--train.loggers", "csv", "--train.device", "cpu"]  # fmt: skip
@@ -83,8 +88,53 @@ def test_a_network_of_ones_own(capsys, tmp_path, monkeypatch):
     words = ["--model", "mlp", "--data", "three-blobs", "--attack", "pgd", "--count", 30, "--radii", "0.01"]
     status, out, _ = run(capsys, "evaluate", *words, "--device", "cpu")
     assert status == 0
-    assert (tmp_path / "evaluation" / "evaluation.json").is_file()
+    first = tmp_path / "evaluation-mlp-30" / "evaluation.json"
+    assert first.is_file()
     assert "30 examples" in out
+    # Another network of that name, or another attack, does not take its place: the weights are drawn anew every time.
+    kept = first.read_text()
+    status, out, _ = run(capsys, "evaluate", *words, "--device", "cpu")
+    assert status == 0
+    assert first.read_text() == kept
+    assert json.loads((tmp_path / "evaluation-mlp-30-pgd" / "evaluation.json").read_text())["images"] == 30
+    assert f"{first.relative_to(tmp_path)} is of another evaluation, and stays" in out
+    assert run(capsys, "evaluate", *words, "--device", "cpu", "--fresh")[0] == 0
+    assert first.read_text() != kept
+
+
+def test_the_same_command_has_one_record_and_another_one_of_its_own(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save(build("mlp", 3, (2,), seed=0).state_dict(), "my weights.pt")
+    words = ["--model", "mlp", "--weights", "my weights.pt", "--data", "three-blobs", "--count", 30, "--device", "cpu"]
+    for radii in ("0.01", "0.01", "0.02", "0.02", "0.03"):
+        assert run(capsys, "evaluate", *words, "--attack", "pgd", "--radii", radii)[0] == 0
+    radii = {
+        place.parent.name: list(json.loads(place.read_text())["robust"]) for place in tmp_path.glob("*/evaluation.json")
+    }
+    name = "evaluation-my-weights-30"
+    assert radii == {name: ["0.01"], f"{name}-pgd": ["0.02"], f"{name}-pgd-2": ["0.03"]}
+
+
+def test_a_quicker_attack_does_not_replace_a_more_thorough_one_in_a_run(capsys, finished, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["evaluate", finished, "--device", "cpu"]
+    assert run(capsys, *words, "--attack", "margins")[0] == 0
+    thorough = (finished / "evaluation.json").read_text()
+    status, out, _ = run(capsys, *words, "--attack", "pgd")
+    assert status == 0
+    assert (finished / "evaluation.json").read_text() == thorough
+    assert json.loads((finished / "evaluation-pgd" / "evaluation.json").read_text())["tier"] == "pgd"
+    other = [*words, "--data", "other.npz", "--attack", "apgd", "--radii", "0.01", "--count", "20"]
+    blobs = load("three-blobs").test
+    np.savez("other.npz", test_images=blobs.images[:20], test_labels=blobs.labels[:20])
+    assert run(capsys, *other)[0] == 0, "more thorough, on other data"
+    assert (finished / "evaluation.json").read_text() == thorough
+    assert "stays as it is" in out
+    checkpoint = min((finished / "checkpoints").glob("epoch-*"))
+    status, out, _ = run(capsys, "evaluate", checkpoint, "--device", "cpu", "--attack", "margins", "--count", 20)
+    assert status == 0
+    best = json.loads(thorough)["checkpoint"] == "best" and checkpoint == checkpoint_of(finished)
+    assert str(finished / ("evaluation-20" if best else f"evaluation-{checkpoint.name}-20")) in out
 
 
 @pytest.mark.parametrize(

@@ -154,3 +154,105 @@ def test_every_option_has_a_help_text(capsys):
             if len([part for part in text if part.strip()]) < 2 and not follows.startswith("      "):
                 bare.append(line)
     assert bare == []
+
+
+def test_a_record_of_more_examples_or_of_something_else_is_not_replaced(capsys, linear):
+    quick = ["--steps", "5"]
+    assert run(capsys, *linear, *quick, "--count", "40")[0] == 0
+    whole = Path("margins.csv").read_text()
+    _, out, _ = run(capsys, *linear, *quick, "--count", "20")
+    assert Path("margins.csv").read_text() == whole
+    assert len(rows("margins-20.csv")) == 20
+    assert "margins.csv is of more examples or of something else, and stays" in out
+    _, out, _ = run(capsys, *linear, *quick, "--count", "40", "--norm", "l2")
+    assert Path("margins.csv").read_text() == whole
+    assert json.loads(Path("margins-40.json").read_text())["settings"]["norm"] == "l2"
+    _, out, _ = run(capsys, *linear, *quick, "--count", "60")
+    assert len(rows()) == 60, "more of the same replaces less"
+    assert "stays" not in out
+    _, out, _ = run(capsys, *linear, *quick, "--count", "20", "--out", "margins.csv")
+    assert len(rows()) == 20, "where --out says so"
+
+
+def test_a_csv_without_its_settings_is_judged_by_its_length(capsys, linear):
+    Path("margins.csv").write_text("index\n" + "1\n" * 30)
+    assert run(capsys, *linear, "--steps", "5", "--count", "20")[0] == 0
+    assert len(rows("margins-20.csv")) == 20
+    assert run(capsys, *linear, "--steps", "5", "--count", "30")[0] == 0
+    assert len(rows()) == 30
+
+
+@pytest.fixture
+def images(tmp_path, monkeypatch):
+    """Images and labels without parts, and words for a network that tells all of them by their first row."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "first_row.py").write_text(
+        "import torch\n"
+        "def net(classes, shape):\n"
+        "    layer = torch.nn.Linear(64, classes, bias=False)\n"
+        "    layer.weight.data = torch.eye(classes, 64)\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), layer)\n"
+    )
+    labels = np.arange(40) % 4
+    pictures = np.random.RandomState(0).randint(0, 100, (40, 8, 8), dtype=np.uint8)
+    pictures[np.arange(40), 0, labels] = 250 - np.arange(40)
+    words = ["--model", "first_row:net", "--device", "cpu", "--data", "mine.npz"]
+    return pictures, labels, words
+
+
+@pytest.mark.parametrize("command", ["margins", "evaluate"])
+def test_examples_of_a_file_without_a_test_part_are_named_by_their_rows(capsys, images, command):
+    pictures, labels, words = images
+    np.savez("mine.npz", images=pictures, labels=labels)
+    words += ["--attack", "margins", "--radii", "0.01"] if command == "evaluate" else []
+    status, _, err = run(capsys, command, *words)
+    assert status == 0, err
+    table = rows("margins.csv" if command == "margins" else "evaluation-first_row-net/per_example.csv")
+    assert len(table) == 8, "a fifth"
+    assert max(int(row["index"]) for row in table) > 8
+    for row in table:
+        place = int(row["index"])
+        image = pictures[place].astype(float) / 255
+        rival = max(image[0, k] for k in range(4) if k != labels[place])
+        assert int(row["label"]) == labels[place]
+        assert float(row["margin"]) == pytest.approx((image[0, labels[place]] - rival) / 2, rel=0.01)
+    first = ", ".join(row["index"] for row in table[:3])
+    assert f"8 of 40 examples, a fifth of each class, became it (rows {first}, ..." in err
+    assert "only these are measured" in err
+    assert "test_images" in err
+    place = "margins.json" if command == "margins" else "evaluation-first_row-net/evaluation.json"
+    record = json.loads(Path(place).read_text())
+    assert any("no test part" in note for note in record["notes"])
+
+
+@pytest.mark.parametrize("command", ["margins", "evaluate"])
+def test_a_test_part_alone_is_measured_whole(capsys, images, command):
+    pictures, labels, words = images
+    np.savez("mine.npz", test_images=pictures[:-10], test_labels=labels[:-10])
+    words += ["--attack", "margins", "--radii", "0.01"] if command == "evaluate" else []
+    status, _, err = run(capsys, command, *words, "--model-args", "classes=5")
+    assert status == 0, err
+    table = rows("margins.csv" if command == "margins" else "evaluation-first_row-net/per_example.csv")
+    assert [int(row["index"]) for row in table] == list(range(30))
+    assert "no test part" not in err
+    status, _, err = run(capsys, command, *words, "--model-args", "classes=3")
+    assert status == 2
+    assert "gives 3 logits, mine.npz has 4 classes" in err
+
+
+def test_what_is_quick_to_see_is_said_before_the_data_is_looked_for(capsys, images):
+    """Nobody downloads a set to be told of a misspelt name."""
+    words = ["margins", "--device", "cpu", "--data", "cifar10", "--model"]
+    for file in ("weights.pt", "notes.txt"):
+        Path(file).write_bytes(b"")
+    expected = {
+        "first_row:net --weights weigths.pt": "did you mean weights.pt?",
+        "first_row:net --weights other.bin": "did you mean weights.pt?",
+        "first_row:net --weights .": ". is a folder",
+        "first_row:nett": "did you mean 'net'?",
+        "third_row:net": "there is no module 'third_row'",
+    }
+    for text, part in expected.items():
+        status, _, err = run(capsys, *words, *text.split())
+        assert status == 2
+        assert part in err, text

@@ -313,10 +313,33 @@ def test_damaged_files_are_named(tmp_path, name):
         read_weights(tmp_path / name)
 
 
-def test_files_without_a_state_dict_are_named(tmp_path):
-    torch.save([1, 2], tmp_path / "w.pt")
-    with pytest.raises(RunError, match="no state dict"):
-        read_weights(tmp_path / "w.pt")
+def test_files_without_a_state_dict_are_named_and_what_they_hold(tmp_path):
+    for content, held in (([1, 2], "list"), ({"epoch": 3, "lr": 0.1}, "the entries epoch, lr")):
+        torch.save(content, tmp_path / "w.pt")
+        with pytest.raises(RunError, match=f"no state dict, but {held}: save one with torch.save"):
+            read_weights(tmp_path / "w.pt")
+
+
+@pytest.mark.parametrize("kind", ["module", "script"])
+def test_a_whole_model_is_not_run_and_the_message_gives_the_lines_that_save_its_weights(tmp_path, kind):
+    path, network = tmp_path / "model.pt", small()
+    torch.save(network, path) if kind == "module" else torch.jit.save(torch.jit.script(network), path)
+    with pytest.raises(RunError) as caught:
+        read_weights(path)
+    lines = {
+        "module": f"model = torch.load({str(path)!r}, weights_only=False)",
+        "script": f"torch.save(torch.jit.load({str(path)!r}).state_dict(), ",
+    }
+    assert lines[kind] in str(caught.value)
+    model = torch.load(path, weights_only=False) if kind == "module" else torch.jit.load(path)
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    assert read_weights(tmp_path / "weights.pt").keys() == network.state_dict().keys()
+
+
+def test_an_archive_of_arrays_is_no_file_of_torchs(tmp_path):
+    np.savez(tmp_path / "w.npz", a=np.zeros(3))
+    with pytest.raises(RunError, match=r"no file that torch\.save wrote"):
+        read_weights(tmp_path / "w.npz")
 
 
 def test_safetensors_by_position_with_a_model(tmp_path, zoo):

@@ -11,6 +11,8 @@ from data_cases import numbered, picture, tar, write
 from dyart.data import DataError, MissingDataError, get, load
 from dyart.data.loader import Loader
 from dyart.data.store import manifest
+from dyart.engine.run import RunError, prepare
+from dyart.recipes import resolve
 
 pytest.importorskip("PIL")
 
@@ -93,6 +95,89 @@ def test_a_pair_without_a_test_part_gives_a_fifth_of_each_class_for_it_and_says_
     together = {image.tobytes() for image in np.concatenate([data.train.images, data.test.images])}
     assert together == {image.tobytes() for image in images}
     assert any("no test part" in note for note in data.notes)
+    assert np.array_equal(images[data.test_rows], data.test.images), "the rows of the file are known"
+    assert np.array_equal(data.rows_of(np.array([2, 0])), data.test_rows[[2, 0]])
+    stored = load("mine", get("mine", tmp_path / "root", tmp_path / "mine.npz").parent)
+    assert np.array_equal(stored.test_rows, data.test_rows), "also once it is stored"
+
+
+def test_a_set_with_a_test_part_is_named_by_places_in_it(tmp_path):
+    data = load(str(npz(tmp_path, **four())))
+    assert data.test_rows is None
+    assert data.rows_of(np.array([3, 1])).tolist() == [3, 1]
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy", "pictures", "stored"])
+def test_a_test_part_alone_is_a_set_to_measure_on(tmp_path, kind):
+    images, labels = numbered(20, 3, 8, 2)
+    if kind == "pictures":
+        place, _ = pictures(tmp_path / "set", parts=("test/",))
+    elif kind == "npy":
+        place = tmp_path
+        np.save(tmp_path / "x_test.npy", images)
+        np.save(tmp_path / "y_test.npy", labels)
+    else:
+        place = npz(tmp_path, test_images=images, test_labels=labels)
+    place = get("mine", tmp_path / "root", place) if kind == "stored" else place
+    data = load(str(place))
+    assert (len(data.train), len(data.test), len(data.classes)) == (0, 20, 2)
+    assert data.shape == (3, 8, 8)
+    assert data.test_rows is None
+    with pytest.raises(RunError, match=r"has a test part alone: training needs train_images"):
+        prepare(resolve("fashion-mini-cnn-at", ["--data.name", str(place), "--train.device", "cpu"]))
+
+
+def test_a_test_part_alone_need_not_show_every_class(tmp_path):
+    images, _ = numbered(4, 1, 4)
+    labels = np.array([0, 3, 3, 7])
+    assert len(load(str(npz(tmp_path, test_images=images, test_labels=labels))).classes) == 8
+    named = load(str(npz(tmp_path, test_images=images, test_labels=labels, classes=np.array(list("abcdefghij")))))
+    assert named.classes == tuple("abcdefghij")
+    with pytest.raises(DataError, match="labels go up to 9,999,999"):
+        load(str(npz(tmp_path, test_images=images, test_labels=labels + 9_999_992)))
+
+
+@pytest.mark.parametrize(
+    ("white", "dtype", "words"),
+    [
+        (1, np.float32, r"go from 0 to 1, so save \(images \* 255\).round\(\).astype\(numpy.uint8\)$"),
+        (16, np.float64, r"if 16 is white, save \(images \* \(255 / 16\)\).round"),
+        (16, np.int64, r"if 16 is white, save \(images \* \(255 / 16\)\).round"),
+        (255, np.float32, r"so save images.round\(\).astype\(numpy.uint8\)$"),
+        (65535, np.uint16, r"if 65535 is white, save"),
+        (-1, np.float32, r"undo the normalisation.*--mean and --std"),
+    ],
+)
+def test_images_of_another_type_get_the_advice_that_makes_them_right(tmp_path, white, dtype, words):
+    images = (np.linspace(0, 1, 60 * 16).reshape(60, 4, 4) * white).astype(dtype)
+    path = npz(tmp_path, images=images, labels=np.arange(60) % 3)
+    with pytest.raises(DataError, match=words):
+        load(str(path))
+    if white > 0:  # as the message says
+        scale = 1 if white == 255 else 255 / white
+        saved = (images * scale).round().astype(np.uint8)
+        data = load(str(npz(tmp_path, images=saved, labels=np.arange(60) % 3)))
+        assert data.train.images.max() == 255
+        assert not any("white" in note for note in data.notes)
+
+
+@pytest.mark.parametrize(("white", "noted"), [(1, True), (16, True), (127, True), (200, False), (255, False)])
+def test_bytes_with_another_white_get_a_note(tmp_path, white, noted):
+    images = (np.arange(60 * 16).reshape(60, 4, 4) % (white + 1)).astype(np.uint8)
+    for arrays in ({"images": images, "labels": np.arange(60) % 3}, {"x_test": images, "y_test": np.arange(60) % 3}):
+        notes = load(str(npz(tmp_path, **arrays))).notes
+        assert any(f"largest number in the images is {white}," in note for note in notes) == noted
+
+
+def test_flat_bytes_are_told_what_they_could_be(tmp_path):
+    path = npz(tmp_path, images=np.zeros((60, 64), np.uint8), labels=np.arange(60) % 3)
+    with pytest.raises(
+        DataError, match=r"shape \(60, 64\): for images save them as \[N, H, W\], for vectors as x / 255"
+    ):
+        load(str(path))
+    np.save(tmp_path / "x.npy", np.zeros((60, 8, 8), np.uint8))
+    with pytest.raises(DataError, match="is one array: name the folder"):
+        load(str(tmp_path / "x.npy"))
 
 
 def test_names_as_labels_become_numbers_in_alphabetical_order(tmp_path):

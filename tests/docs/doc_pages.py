@@ -8,27 +8,27 @@ What a block is for, by its language:
     bash                     every line is a command; what it prints is not compared
 
 Stated output may have lines of `...` alone, which stand for any number of lines, and its numbers may differ a little:
-by 5 per cent, or what a comment `<!-- tolerance: 30 % -->` before the block says. A comment `<!-- tests add: WORDS -->`
-adds words to the commands of a block, to make them quick: then the output, that of the whole command, is not compared.
-Under a paragraph that begins `Not run by the tests:` and says why, commands are parsed alone.
+by 5 per cent, or what a comment `<!-- tolerance: 30 % -->` before the block says. Which commands are run with less to
+do, and which are parsed alone and why, stands in `doc_commands.py`.
 """
 
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from doc_commands import commands_in, decided
 
 from dyart.cli import main as cli
 
 ROOT = Path(__file__).parents[2]
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
 TOLERANCE = 0.05
-NOT_RUN = re.compile(r"Not run by the tests: \w")
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,6 @@ class Block:
     title: str | None
     body: str
     before: str
-
-    @property
-    def skipped(self) -> bool:
-        return bool(NOT_RUN.search(self.before))
-
-    @property
-    def added(self) -> list[str]:
-        found = re.search(r"<!-- tests add: (.*?) -->", self.before)
-        return shlex.split(found[1]) if found else []
 
     @property
     def tolerance(self) -> float:
@@ -92,7 +83,6 @@ class Reader:
     """Somebody who follows a page in an empty folder (the current one)."""
 
     capture: Any
-    commands: bool = True
     namespace: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
     printed: str = ""
 
@@ -110,7 +100,7 @@ class Reader:
     def _do(self, page: str, block: Block) -> None:
         if block.title:
             Path(block.title).write_text(block.body)
-        elif block.language == "python" and not block.skipped:
+        elif block.language == "python":
             self.capture.readouterr()  # what commands before it printed is not its own
             exec(compile("\n" * block.line + block.body, page, "exec"), self.namespace)
             self.printed += self.capture.readouterr().out
@@ -118,13 +108,14 @@ class Reader:
             compare(self.printed, block.body, block.tolerance)
             self.printed = ""
         elif block.language in ("console", "bash"):
-            for command, stated in commands_of(block):
-                self._command(command, stated, block)
+            for line, stated in commands_of(block):
+                for command in commands_in(line):
+                    self._command(command, stated, block)
 
     def _command(self, command: str, stated: str, block: Block) -> None:
-        if block.skipped or not self.commands:
+        words, as_stated = decided(command)
+        if words is None:
             return parse(command)
-        words = shlex.split(command) + block.added
         if words[0] == "dyart":
             status = cli(words[1:])
             out, err = self.capture.readouterr()
@@ -134,10 +125,8 @@ class Reader:
             assert done.returncode == 0, f"{command}: {done.stderr}"
             out = done.stdout
         else:
-            raise ValueError(
-                f"{command}: a page may run dyart and python; mark others with 'Not run by the tests: why'"
-            )
-        if stated and not block.added:
+            raise ValueError(f"{command}: a page may run dyart and python; doc_commands.py lists others, and why")
+        if stated and as_stated:
             compare(out, stated, block.tolerance)
 
 
@@ -152,11 +141,17 @@ def commands_of(block: Block) -> list[tuple[str, str]]:
 
 
 def parse(command: str) -> None:
-    """Check a command that is not run: its verb, its options, its recipe; or its make target."""
-    words = shlex.split(command.split(" && ")[-1])
+    """Check a command that is not run: its verb, its options, its recipe; its make target; what pip would install."""
+    words = shlex.split(command)
     if words[0] == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert words[-1] in targets, f"{command}: no such target"
+    elif words[0] == "pip":
+        _parse_pip(command, words)
+    elif words[0] == "python":
+        source = (ROOT / words[1]).read_text()
+        strange = [word for word in words if word.startswith("--") and f'"{word}"' not in source]
+        assert not strange, f"{command}: {words[1]} does not know {strange}"
     elif words[0] == "dyart":
         from dyart.cli.main import _parser
         from dyart.recipes import names
@@ -170,6 +165,19 @@ def parse(command: str) -> None:
         assert not wrong, f"{command}: no recipe {wrong}"
         if options.command == "train" and options.recipe in known and not options.help:
             assert cli([*words[1:], "--print_config"]) == 0, f"{command}: its keys are not right"
+    else:
+        raise AssertionError(f"{command}: nobody knows {words[0]}")
+
+
+def _parse_pip(command: str, words: list[str]) -> None:
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert words[1] == "install", command
+    for word in words[2:]:
+        named = re.search(r"\[(.*)\]", word)
+        assert not named or set(named[1].split(",")) <= set(extras), f"{command}: no such extra"
+        assert "==" not in word or word in pins, f"{command}: another version than that of constraints.txt"
+        assert not word.endswith(".txt") or (ROOT / word).is_file(), f"{command}: no file {word}"
 
 
 def compare(printed: str, stated: str, tolerance: float) -> None:

@@ -26,7 +26,7 @@ CASES = {
     "mail": ({"name": "mail-at", "begin": 0, "normalize": True, **BALL},),
     "mma": ({"name": "mma", "steps": 3, "hinge": 0.2, "bisections": 4},),
     "at-awp": ({"name": "at-awp", **BALL},),
-    "dyart": ({"name": "dyart", **SEARCH}, BURNT_IN),
+    "dyart": ({"name": "dyart", **SEARCH, "adaptive_steps": True}, BURNT_IN),
     "half without points": ({"name": "ranks_networks:HalfBlind", **SEARCH}, BURNT_IN),
     "coupled": ({"name": "ranks_networks:Coupled"},),
     "in parts": ({"name": "gairat", "begin": 0, **BALL}, {"train": {"accumulate": 3}}),
@@ -77,6 +77,16 @@ def test_the_cases_are_trainings_of_their_own(runs):
     assert numbers(folder / "one" / "at")[-1]["step"] == 7 * STEPS > 20
     assert farthest(folder / "one" / "at", folder / "one" / "trades") > 1e-3
     assert farthest(folder / "one" / "gairat", folder / "one" / "in parts") > 1e-6, "weights are normalised in a part"
+
+
+def test_all_processes_choose_the_same_number_of_steps(runs):
+    """By the points of all of them."""
+    folder, _ = runs
+    one, two = (
+        [line["search_steps"] for line in numbers(folder / n / "dyart") if "used" in line] for n in ("one", "two")
+    )
+    assert one == two
+    assert len(set(one)) > 1
 
 
 def test_one_process_without_points_ends_with_numbers(runs):

@@ -11,6 +11,7 @@ from dyart.data.sets import DataSet, Split
 from dyart.engine.callbacks import Callback
 from dyart.engine.run import prepare
 from dyart.methods import dyart as dyart_method
+from dyart.methods import step_count
 
 EPOCHS = 3
 
@@ -74,6 +75,35 @@ def test_nothing_is_traced_after_the_first_epoch(graphs, monkeypatch, name, norm
     training.run()
     assert counted.counts[0] > 0
     assert counted.counts == [counted.counts[0]] * EPOCHS
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_another_number_of_search_steps_is_traced_from_what_there_is(graphs, monkeypatch, warm_start):
+    monkeypatch.setattr(dyart_method, "Problem", _with_rounds(dyart_method.Problem))
+    monkeypatch.setattr(step_count, "ENOUGH", 1.1)  # more steps after every epoch
+    method = METHODS["dyart"] | {"steps": 5, "adaptive_steps": True, "warm_start": warm_start, "retire": True}
+    settings = {"data_name": "noise", "data_limit": None, "model_name": "cnn", "train_batch_size": 16}
+    config = make_config(method=method, train_epochs=5, train_compile="on", **settings)
+    counted = Count(graphs)
+    training = prepare(config, callbacks=[counted], data=small_images())
+    training.method.compiled = True
+    training.run()
+    assert [record["search_steps"] for record in training.history] == [5, 7, 10, 14, 20]
+    assert counted.counts == [counted.counts[0]] * 5
+
+
+def test_a_short_last_batch_of_validation_is_no_shape_of_its_own(graphs):
+    settings = {"data_name": "noise", "data_limit": None, "model_name": "cnn", "train_batch_size": 16}
+    training = prepare(make_config(method="at", train_compile="on", **settings), data=small_images())
+    training.validation()
+    shapes = {tuple(node.meta["example_value"].shape) for graph in graphs for node in _images(graph)}
+    assert shapes == {(16, 1, 8, 8)}
+
+
+def _images(graph):
+    """The inputs of a graph that are batches of images."""
+    values = [node for node in graph.graph.nodes if node.op == "placeholder" and "example_value" in node.meta]
+    return [node for node in values if getattr(node.meta["example_value"], "shape", ())[1:] == (1, 8, 8)]
 
 
 def _with_rounds(problem):

@@ -194,3 +194,21 @@ def test_a_resumed_display_says_from_where(tmp_path):
     train(config, resume=True, callbacks=[Display(console=console)])
     assert lines(console)[0].endswith("from step 4")
     assert [line.split()[0] for line in lines(console)[2:4]] == ["2/3", "3/3"]
+
+
+def test_the_table_is_output_and_the_bar_is_not(tmp_path, capsys):
+    """Into a file goes what a training has to say, and nothing else."""
+    train(make_config(tmp_path), callbacks=[Display()])
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()[2:5]] == ["1/3", "2/3", "3/3"]
+    assert "best by validation" in out
+    assert "\x1b" not in out
+    assert err == ""
+
+
+def test_the_bar_stays_on_a_terminal_when_the_table_goes_into_a_file(tmp_path, capsys, monkeypatch):
+    display = Display()
+    display.bar = recording(terminal=True)
+    train(make_config(tmp_path), callbacks=[display])
+    assert "1/3" in capsys.readouterr().out
+    assert "left" in display.bar.file.getvalue()

@@ -65,6 +65,16 @@ def test_a_folder_with_a_run_is_refused(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_run_is_not_resumed_to_fewer_epochs_than_it_has(tmp_path):
+    train(make_config(tmp_path, train_epochs=3))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    with pytest.raises(RunError, match=r"has trained 3 epochs already, and 2 are asked for .* ask for more"):
+        train(make_config(tmp_path, train_epochs=2), resume=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+    assert train(make_config(tmp_path, train_epochs=3), resume=True).taken == 0
+    assert train(make_config(tmp_path, train_epochs=4), resume=True).taken > 0
+
+
 def test_nothing_to_resume(tmp_path):
     with pytest.raises(RunError, match=f"nothing to resume in {tmp_path}"):
         train(make_config(tmp_path), resume=True)

@@ -50,27 +50,63 @@ def resists_pgd(
         bounds: the box.
         batch_size: examples at a time.
     """
-    stride = radius / 4 if step_size is None else step_size
 
     def resists(x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-        clean = _predicted(model, x) == y
         names = rows if index is None else index[rows]
-        points = pgd(
-            model,
-            x,
-            y,
-            radius,
-            steps,
-            stride,
-            norm=norm,
-            objective=negative_margin,
-            key=key,
-            index=names,
-            bounds=bounds,
-        )
-        return clean & (_predicted(model, points) == y)
+        return judged(model, x, y, radius, steps, step_size, norm=norm, key=key, index=names, bounds=bounds)[1]
 
     return _in_batches(resists, model, inputs, labels, batch_size)
+
+
+def judged(
+    model: Model,
+    inputs: Tensor,
+    labels: Tensor,
+    radius: float,
+    steps: int = PGD_STEPS,
+    step_size: float | None = None,
+    *,
+    norm: Norm = "linf",
+    key: int | Tensor = 0,
+    index: Tensor | None = None,
+    bounds: tuple[float, float] | None = (0.0, 1.0),
+    compile: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return which examples of one batch are classified as labelled: as they are, and also after ``resists_pgd``'s PGD.
+
+    The model runs as it is, in the mode that the caller sets. Static shapes and no host synchronisation: it can be
+    captured. Cost: ``steps + 2`` forward and ``steps`` backward passes.
+
+    Args:
+        model: from inputs to logits.
+        inputs: ``[N, ...]``.
+        labels: ``[N]``.
+        radius: of the ball.
+        steps: of PGD, from a uniform start.
+        step_size: None: a quarter of the radius.
+        norm: ``"linf"`` or ``"l2"``.
+        key: of the start's draws.
+        index: the examples' names in those draws; None: their places.
+        bounds: the box.
+        compile: compile the steps' own tensor work: for a GPU.
+    """
+    stride = radius / 4 if step_size is None else step_size
+    clean = _predicted(model, inputs) == labels
+    points = pgd(
+        model,
+        inputs,
+        labels,
+        radius,
+        steps,
+        stride,
+        norm=norm,
+        objective=negative_margin,
+        key=key,
+        index=index,
+        bounds=bounds,
+        compile=compile,
+    )
+    return clean, clean & (_predicted(model, points) == labels)
 
 
 def _predicted(model: Model, inputs: Tensor) -> Tensor:

@@ -9,10 +9,9 @@ from dyart.boundary.restarts import distance_from_input, nearest_rivals, plausib
 from dyart.boundary.solvers import AIMING, SOLVERS
 from dyart.boundary.validation import Start
 
-# A search of this many steps and more is two: the last part of the steps aims at the next rival. More steps towards
-# the first would gain less.
-SPLIT = 40
-FIRST_PART = 0.6
+# A search of this many steps and more is several, towards the nearest rivals in turn, with these shares of the steps:
+# more steps towards the first would gain less. Found on 32 images of a robust ResNet-18 and 32 of a natural one.
+SHARES: dict[int, tuple[float, ...]] = {24: (0.6, 0.4), 36: (0.5, 0.3, 0.2), 72: (0.4, 0.25, 0.15, 0.1, 0.1)}
 
 
 class Effort(NamedTuple):
@@ -44,13 +43,13 @@ def solve(problem: Problem, logits: Tensor, index: Tensor, effort: Effort, start
     aiming = effort.solver in AIMING
     rivals = nearest_rivals(problem, logits, effort.rivals if aiming else 1)
     compared, others = rivals.values is not None, rivals.classes.shape[1]
-    parts, number = _parts(problem, effort.steps) if aiming else (effort.steps,), 0
+    number = 0
     for restart in range(restarts):
         if number >= (others if compared else 1):
             begin = random_start(problem, best.distance, index, effort.seed, restart)
             best = best.closer(search(problem, begin, effort.steps, tick=tick))
             continue
-        for steps in parts if number + 1 < others else (effort.steps,):
+        for steps in _parts(problem, effort.steps, others - number) if aiming else (effort.steps,):
             # Without a comparison the first search follows the largest rival, whichever that is.
             target = rivals.classes[:, number] if compared or number else None
             begin, known = problem.origin, seen_from_input(problem, logits, rivals, number)
@@ -64,9 +63,11 @@ def solve(problem: Problem, logits: Tensor, index: Tensor, effort: Effort, start
     return problem.renew(best) if aimed and problem.boundary == "exact" else best
 
 
-def _parts(problem: Problem, steps: int) -> tuple[int, ...]:
+def _parts(problem: Problem, steps: int, rivals: int) -> tuple[int, ...]:
+    """Return the steps of each search that one restart is, at most one for each rival that is left."""
     # From outside its class an example looks at all rivals at once: nothing to aim at.
-    if steps < SPLIT or problem.orientation is not None:
+    fitting = [shares for least, shares in SHARES.items() if least <= steps and len(shares) <= rivals]
+    if not fitting or problem.orientation is not None:
         return (steps,)
-    first = round(FIRST_PART * steps)
-    return first, steps - first
+    later = [round(share * steps) for share in fitting[-1][1:]]
+    return steps - sum(later), *later

@@ -72,13 +72,13 @@ def project_onto_hyperplane(
     if norm == "l1":
         return (direction * _steepest_first(needed, slope, room)).to(origin.dtype)
 
-    pace = slope if norm == "l2" else torch.ones_like(slope)
-    gain = slope * pace
+    pace = slope if norm == "l2" else None  # 1 for p = inf: a product less in every round
+    gain = slope if pace is None else slope * pace
     level = needed / _positive(gain.sum(dim=1, keepdim=True))
     if lower is None or upper is None:
-        return (direction * (level * pace)).to(origin.dtype)
+        return (direction * _moved(level, pace)).to(origin.dtype)
     level = _fill(level, needed, slope, pace, gain, room, rounds)
-    return (direction * torch.minimum(level * pace, room)).to(origin.dtype)
+    return (direction * torch.minimum(_moved(level, pace), room)).to(origin.dtype)
 
 
 def shrink_onto_hyperplane(
@@ -164,7 +164,7 @@ def into_ball(displacement: Tensor, radius: Tensor, norm: Norm) -> Tensor:
 
 
 def _fill(
-    level: Tensor, needed: Tensor, slope: Tensor, pace: Tensor, gain: Tensor, room: Tensor, rounds: int | None
+    level: Tensor, needed: Tensor, slope: Tensor, pace: Tensor | None, gain: Tensor, room: Tensor, rounds: int | None
 ) -> Tensor:
     """Return the level that reaches the plane, or beyond all room where the box ends before that, ``[N, 1]``.
 
@@ -174,7 +174,7 @@ def _fill(
     before: Tensor | None = None
     done = 0
     while True:
-        reach = torch.minimum(level * pace, room)
+        reach = torch.minimum(_moved(level, pace), room)
         moving = (room - reach).sign()
         if rounds is None and before is not None and torch.equal(before, moving):
             return level
@@ -187,6 +187,10 @@ def _fill(
         if done == rounds:
             return level
         before = moving
+
+
+def _moved(level: Tensor, pace: Tensor | None) -> Tensor:
+    return level if pace is None else level * pace
 
 
 def _steepest_first(needed: Tensor, slope: Tensor, room: Tensor) -> Tensor:

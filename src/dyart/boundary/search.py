@@ -74,7 +74,7 @@ def closest_boundary_points(
         steps: gradient evaluations per restart, at least 2.
         restarts: searches per example; the closest point counts. The first aims at the nearest rival class, the
             next at the second nearest, and so on; when all ``rivals`` have had their turn, they start at random.
-            From 40 steps on, the last two fifths of a search's steps go to one more rival.
+            From 24 steps on, a search divides its steps among 2, from 36 on 3, from 72 on 5 of the nearest rivals.
         bounds: ``(low, high)``, numbers or tensors that broadcast to one example; None: no bounds.
         solver: ``"fast"``; ``"apgd"``, Auto-PGD with a search for the radius, a second opinion at the same cost
             (``"linf"`` and ``"l2"``); or ``"fab"``, the classic search that linearises against every rival at every

@@ -69,11 +69,14 @@ def _entry(recipe: str, options: argparse.Namespace) -> Entry:
 
 
 def _run(config: Config, folder: Path) -> None:
+    from rich.console import Console
+
     begun = (folder / CONFIG).is_file()
     if begun:
         _same(config, folder)
-    title = f"{config.recipe}, seed {config.seed}"
-    measure_run(train(config, resume=begun, callbacks=[Display(title), Watch()]))
+    # Standard output is for the one table at the end.
+    display = Display(f"{config.recipe}, seed {config.seed}", Console(stderr=True, highlight=False))
+    measure_run(train(config, resume=begun, callbacks=[display, Watch()]))
 
 
 def _same(config: Config, folder: Path) -> None:

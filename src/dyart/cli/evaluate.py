@@ -7,21 +7,26 @@ from typing import Any
 
 from dyart.boundary.norms import Norm
 from dyart.cli.networks import named_network, recorded_accuracy, sample
+from dyart.cli.places import evaluation_folder
 from dyart.data import DataSet
 from dyart.data.ranks import team_here
 from dyart.engine.run import checkpoint_of, read_config
 from dyart.evaluation.evaluate import RADII, evaluate
+from dyart.evaluation.examples import model_digest
 from dyart.evaluation.records import EXAMPLES, FILE
-
-ALONE = Path("evaluation")
 
 
 def evaluate_command(options: argparse.Namespace) -> None:
     """Evaluate what is named, print a table, and write the records; goes on with what was begun in the folder."""
     model, data, device, run = named_network(options)
     rows = sample(len(data.test), options.count, options.seed)
-    folder = options.out or _folder(run, len(rows), len(data.test))
     radii, norm = _measured(options, run)
+    facts = _facts(options, data, run)
+    facts["asked"] = _asked(options, data, len(rows), radii, norm) | {"network": model_digest(model)}
+    checkpoint = facts.get("checkpoint", "best")
+    named, part = None if checkpoint == "best" else checkpoint, len(rows) < len(data.test)
+    place = (options.out, "") if options.out else evaluation_folder(run, named, facts["asked"], options, part)
+    folder, stays = place
     result = evaluate(
         model,
         data.test.images,
@@ -34,6 +39,7 @@ def evaluate_command(options: argparse.Namespace) -> None:
         seed=options.seed,
         device=device,
         index=rows,
+        rows=data.test_rows,
         folder=folder,
         fresh=options.fresh,
         preflight=not options.no_preflight,
@@ -43,17 +49,13 @@ def evaluate_command(options: argparse.Namespace) -> None:
         precision=options.precision,
         compile=options.compile,
         progress=sys.stderr.isatty(),
-        facts=_facts(options, data, run),
+        facts=facts,
         team=team_here(),
     )
     print(result)
+    if stays:
+        print(stays)
     print(f"{folder / FILE}; one line per example: {folder / EXAMPLES}")
-
-
-def _folder(run: Path | None, count: int, examples: int) -> Path:
-    """Return where records go: a part of the test set does not replace what is recorded of the whole."""
-    base = run or ALONE
-    return base if count == examples or run is None else base / f"evaluation-{count}"
 
 
 def _measured(options: argparse.Namespace, run: Path | None) -> tuple[list[float], Norm]:
@@ -67,6 +69,21 @@ def _measured(options: argparse.Namespace, run: Path | None) -> tuple[list[float
     if norm != "linf":
         raise ValueError(f"--norm {norm} needs --radii: the usual ones are of linf")
     return list(RADII), norm
+
+
+def _asked(options: argparse.Namespace, data: DataSet, examples: int, radii: list[float], norm: str) -> dict[str, Any]:
+    """Return what the command asks for, as plain values: two that ask for the same have one record."""
+    return {
+        "data": data.name,
+        "examples": examples,
+        "attack": options.attack,
+        "radii": [str(radius) for radius in radii],
+        "norm": norm,
+        "strict": options.strict,
+        "seed": options.seed,
+        "steps": options.steps,
+        "restarts": options.restarts,
+    }
 
 
 def _facts(options: argparse.Namespace, data: DataSet, run: Path | None) -> dict[str, Any]:

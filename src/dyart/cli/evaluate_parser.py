@@ -52,7 +52,7 @@ def add_evaluate(commands: Commands, radii: Callable[[str], list[Radius]]) -> No
     add("--strict", action="store_true", help="attack what is left at every radius; infer nothing")
     add("--steps", type=int, help="of the boundary search (default: 40 for margins, 50 before attacks)")
     add("--restarts", type=int, help="of the boundary search (default: 7 for margins, 2 before attacks)")
-    add("--batch-size", type=int, default=256, help="examples at a time (default: 256)")
+    add("--batch-size", type=int, help="examples at a time (default: 1000 on a GPU, else 256)")
     add(
         "--precision",
         choices=["auto", "ieee", "tf32", "bf16"],
@@ -61,7 +61,12 @@ def add_evaluate(commands: Commands, radii: Callable[[str], list[Radius]]) -> No
     )
     add("--compile", choices=["auto", "on", "off"], default="auto", help="auto: on a GPU, from 2,000 examples on")
     add("--no-preflight", action="store_true", help="skip the checks of network and data")
-    add("--out", type=Path, help="folder of the records (default: the run's, or one in it for a part of the test set)")
+    add(
+        "--out",
+        type=Path,
+        help="folder of the records (default: the run's, or one in it for a part of the test set; without a run "
+        "evaluation- and the name of the weights or the model). Another evaluation that is there is not replaced",
+    )
     add("--fresh", action="store_true", help="forget what was begun in that folder, and start anew")
     evaluate.set_defaults(run=_evaluate)
 

@@ -178,7 +178,12 @@ def _add_margins(commands: Commands) -> None:
     )
     add("--radii", type=_radii, help="also print robust accuracy at these, e.g. 2/255,8/255")
     add("--batch-size", type=int, default=256, help="examples at a time (default: 256)")
-    add("--out", type=Path, help="CSV file; a JSON goes beside it (default: margins.csv in the run's folder)")
+    add(
+        "--out",
+        type=Path,
+        help="CSV file; a JSON goes beside it (default: margins.csv in the run's folder, or "
+        "beside it margins-N.csv where one of more examples or of something else is there)",
+    )
     margins.set_defaults(run=_margins)
 
 

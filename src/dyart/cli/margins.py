@@ -10,7 +10,8 @@ import torch
 
 from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.search import closest_boundary_points
-from dyart.cli.networks import named_examples, named_network, recorded_accuracy
+from dyart.cli.networks import named_examples, named_network, recorded_accuracy, sample
+from dyart.cli.places import margins_path
 from dyart.data import DataSet
 from dyart.data.ranks import team_here
 from dyart.data.sets import Indices
@@ -40,13 +41,16 @@ def margins_command(options: argparse.Namespace) -> None:
         raise ValueError(f"--count must be at least 1, got {options.count}")
     model, data, device, folder = named_network(options)
     team = team_here()
-    path = options.out or (folder or Path()) / "margins.csv"
+    examples = len(sample(len(data.test), options.count, options.seed))
+    place = (options.out, "") if options.out else margins_path(folder or Path(), data.name, examples, options)
+    path, stays = place
     if path.is_dir():
         raise ValueError(f"--out {path} is a folder: name the CSV file in it")
     path.parent.mkdir(parents=True, exist_ok=True)  # what cannot be written shows now, not after the search
     if options.radii:
         check_radii(options.radii, options.norm, math.prod(data.shape))
     inputs, labels, rows = named_examples(data, options.count, options.seed, device)
+    called = data.rows_of(rows)
     expected = recorded_accuracy(options.run_or_checkpoint if folder else None, data)
     findings = preflight(model, inputs, labels, norm=options.norm, bounds=(0.0, 1.0), expected_accuracy=expected)
     stop_on_fatal(findings)
@@ -72,9 +76,11 @@ def margins_command(options: argparse.Namespace) -> None:
 
     found = search(options.solver)
     if team.rank == 0:
-        found.to_csv(path, rows.tolist())
+        found.to_csv(path, called.tolist())
     summary = _summary(found, options)
-    _print(found, rows, summary)
+    _print(found, called, summary)
+    if stays:
+        print(stays)
     print(f"one line per example: {path}; settings and summary: {path.with_suffix('.json')}")
     report = None
     if options.cross_check:
@@ -83,7 +89,7 @@ def margins_command(options: argparse.Namespace) -> None:
         print(report)
         second = path.with_name(f"{path.stem}-{options.cross_check}.csv")
         if team.rank == 0:
-            other.to_csv(second, rows.tolist())
+            other.to_csv(second, called.tolist())
         print(f"the second opinion: {second}")
     if team.rank == 0:
         write_json(path.with_suffix(".json"), _record(options, data, rows, found, summary, report))
@@ -128,6 +134,7 @@ def _record(
         "split": "test",
         "drawn_from": len(data.test),
         "all": len(rows) == len(data.test),
+        "notes": list(data.notes),
         "classes": list(data.classes),
         "bounds": [0.0, 1.0],
         "passes": {"forward": found.cost.forward, "backward": found.cost.backward},
@@ -147,7 +154,7 @@ def _print(found: BoundaryPoints, rows: Indices, summary: dict[str, Any]) -> Non
         nearest = torch.where(found.found, found.margin, torch.inf).argsort()[: min(SHOWN, summary["found"])]
         print("the most vulnerable:")
         for row in nearest.tolist():
-            # As the CSV names it: by its place in the test set.
+            # As the CSV names it: by its place in the test set, or its row in a file without one.
             print("  " + found.explain(row).replace(f"example {row},", f"example {rows[row]},", 1))
     if summary["robust"]:
         words = ", ".join(f"{radius} {100 * value:.1f} %" for radius, value in summary["robust"].items())

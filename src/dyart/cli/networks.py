@@ -56,9 +56,13 @@ def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torc
             raise RunError(f"{place} and --model both name a network: leave one of them out")
         if options.data is None:
             raise RunError("--model needs --data NAME: a data set, or the path of your own (dyart data list)")
-        data, folder = load(options.data), None
         file = options.weights or place
-        model = _of_factory(options, data, file)
+        # What is quick to see comes first: nobody downloads a set to be told of a misspelt name.
+        weights = None if file is None else read_weights(file)
+        if is_factory(options.model):
+            _found(options.model)
+        data, folder = load(options.data), None
+        model = _of_factory(options, data, weights, str(file))
         if file is None:
             print("no --weights: the network is measured with the weights it is made with", file=sys.stderr)
         words = f"--model {options.model}"
@@ -66,6 +70,8 @@ def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torc
     if fabric.world_size > 1:
         align(model)  # a factory may draw its weights
     _try_out(model, data, device, words)
+    for note in _notes(data, own=folder is None):
+        print(f"{data.name}: {note}", file=sys.stderr)
     return model, data, device, folder
 
 
@@ -101,17 +107,33 @@ def _of_run(place: Path, data_name: str | None) -> tuple[nn.Module, DataSet, Pat
     return model, data, folder
 
 
-def _of_factory(options: argparse.Namespace, data: DataSet, file: Path | None) -> nn.Module:
+def _notes(data: DataSet, own: bool) -> list[str]:
+    """Return what to know about the examples: a run trained on the others, a network of the user's own did not."""
+    if data.test_rows is None:
+        return list(data.notes)
+    *others, drawn = data.notes
+    todo = "; to measure all, call the arrays test_images and test_labels (a folder of pictures: test/)" if own else ""
+    return [*others, f"{drawn}: only these are measured, and named by their rows{todo}"]
+
+
+def _found(name: str) -> None:
+    """Import a factory, which is called later: by then the data is known."""
+    try:
+        load_factory(name)
+    except (TypeError, AttributeError) as error:
+        raise RunError(f"--model {name}: {error}") from error
+
+
+def _of_factory(options: argparse.Namespace, data: DataSet, weights: dict[str, Tensor] | None, file: str) -> nn.Module:
     if (options.mean is None) != (options.std is None):
         raise RunError("--mean and --std go together: give both, one number per channel each")
     if options.mean is not None and len(options.mean) != data.shape[0]:
         raise RunError(f"--mean has {len(options.mean)} numbers, images of {data.name} have {data.shape[0]} channels")
-    weights = None if file is None else read_weights(file)
     if not is_factory(options.model):
-        return _of_name(options, data, weights, str(file))
+        return _of_name(options, data, weights, file)
     network, normalizes = _made(options, data)
     if weights is not None:
-        fit_weights(network, weights, str(file), len(data.classes))
+        fit_weights(network, weights, file, len(data.classes))
     if options.mean is None or normalizes:
         return network
     normalize = InputNormalization(options.mean, options.std, spatial=len(data.shape) - 1)
@@ -166,9 +188,11 @@ def _try_out(model: nn.Module, data: DataSet, device: torch.device, words: str) 
         except Exception as error:
             first = next(iter(str(error).splitlines()), type(error).__name__)
             raise RunError(f"{words} fails on inputs of shape {shape} ({data.name}): {first}") from error
-    if logits.shape[1] != len(data.classes):
+    known, outputs = len(data.classes), logits.shape[1]
+    # A test part alone need not show every class.
+    if outputs != known and not (len(data.train) == 0 and outputs > known):
         raise RunError(
-            f"{words} gives {logits.shape[1]} logits, {data.name} has {len(data.classes)} classes: choose the "
+            f"{words} gives {outputs} logits, {data.name} has {known} classes: choose the "
             "network or the data that belongs to the other"
         )
 

@@ -3,6 +3,7 @@
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 import torch
@@ -15,6 +16,8 @@ State = dict[str, Tensor]
 # Where checkpoints of other projects keep the state dict, the likelier one first.
 NESTED = ("state_dict", "model_state_dict", "model_state", "model", "net", "network", "weights", "params")
 SHOWN = 3
+TRUSTED = "where you trust it, write in Python"
+WEIGHTS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 
 
 def read_weights(path: Path) -> State:
@@ -23,9 +26,19 @@ def read_weights(path: Path) -> State:
     Raises:
         RunError: the file is missing, damaged, or needs code to be executed.
     """
+    if path.is_dir():
+        raise RunError(f"{path} is a folder: name the file of the weights in it")
     if not path.is_file():
-        raise RunError(f"no weights {path}")
+        raise RunError(f"there is no file {path} (weights){_near(path)}")
     return _safetensors(path) if path.suffix == ".safetensors" else _from_checkpoint(_pickle(path), path)
+
+
+def _near(path: Path) -> str:
+    """Return the files beside it that may be meant."""
+    here = path.parent
+    files = [file.name for file in here.iterdir() if file.is_file()] if here.is_dir() else []
+    near = get_close_matches(path.name, files, 1) or [name for name in files if name.endswith(WEIGHTS)][:SHOWN]
+    return f"; did you mean {', '.join(str(here / name) for name in near)}?" if near else ": look for a misspelt name"
 
 
 def _safetensors(path: Path) -> State:
@@ -38,17 +51,31 @@ def _safetensors(path: Path) -> State:
 
 
 def _pickle(path: Path) -> object:
+    inside = _names(path)
+    if any(name.endswith("/constants.pkl") for name in inside):
+        raise RunError(
+            f"{path} is a TorchScript archive, a program: {TRUSTED} torch.save(torch.jit.load({str(path)!r})"
+            '.state_dict(), "weights.pt"), or pass torch.jit.load(...) to dyart.evaluate'
+        )
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch, pickle and zipfile have each their own
         named = re.search(r"GLOBAL (\S+)", str(error))
-        if not named and not zipfile.is_zipfile(path):
+        if not named and not any(name.endswith("/data.pkl") for name in inside):
             raise RunError(f"{path} is no file that torch.save wrote, or a damaged one") from error
         why = f"it holds a Python object ({named[1]})" if named else next(iter(str(error).splitlines()), "")
         raise RunError(
-            f"cannot read {path} without executing code: {why}; where you trust it, load it in Python and save the "
-            "weights alone with torch.save(model.state_dict(), ...)"
+            f"cannot read {path} without executing code: {why}; {TRUSTED} model = torch.load({str(path)!r}, "
+            'weights_only=False), then torch.save(model.state_dict(), "weights.pt")'
         ) from error
+
+
+def _names(path: Path) -> list[str]:
+    """Return what lies in the archive that torch.save writes; nothing for older files, and for others."""
+    if not zipfile.is_zipfile(path):
+        return []
+    with zipfile.ZipFile(path) as archive:
+        return archive.namelist()
 
 
 def _from_checkpoint(content: object, path: Path) -> State:
@@ -62,7 +89,14 @@ def _from_checkpoint(content: object, path: Path) -> State:
                 more = f" (not: {', '.join(others)})" if others else ""
                 print(f"weights: the entry {name!r} of {path}{more}")
                 return dict(content[name])
-    raise RunError(f"{path} holds no state dict: save it with torch.save(model.state_dict(), ...)")
+    held = (
+        f"the entries {_some([str(name) for name in content])}"
+        if isinstance(content, Mapping)
+        else type(content).__name__
+    )
+    raise RunError(
+        f'{path} holds no state dict, but {held}: save one with torch.save(model.state_dict(), "weights.pt")'
+    )
 
 
 def _is_state(value: object) -> bool:

@@ -56,6 +56,7 @@ def load(name: str, root: Path | None = None, verify: bool | None = None) -> Dat
         holdout=drawn(labels),
         notes=raw.notes,
         shuffled=False,  # a user's set may be in any order
+        test_rows=raw.test_rows,
     )
 
 

@@ -14,6 +14,7 @@ from dyart.data.sets import SEED, part_of_each_class
 from dyart.data.trees import Tree, find
 
 TRAIN, TEST = ("train", "training"), ("test", "testing", "val", "valid", "validation")
+SHOWN_ROWS = 3
 TEST_SHARE = 5  # one example in five, where the user's set has no test part
 
 Pairs = list[tuple[str, str]]  # (name of the file, name of its class)
@@ -44,7 +45,8 @@ def read_class_folders(
 ) -> Raw | None:
     """Return pictures in ``train/<class>/`` and ``test/<class>/`` (or ``val/``), or in ``<class>/`` alone.
 
-    Without a test part, a fifth of every class, drawn with a fixed seed, becomes the test set.
+    Without a test part, a fifth of every class, drawn with a fixed seed, becomes the test set. A test part alone, which
+    is enough to measure a network, leaves the training part empty.
 
     Args:
         tree: the files.
@@ -61,6 +63,8 @@ def read_class_folders(
     empty = _empty_classes(tree, prefix, names)
     if empty:
         raise DataError(f"{where}: no picture in the folder of {', '.join(empty)}; add pictures or remove the folder")
+    if not root and prefix.removesuffix("/").rsplit("/", 1)[-1].lower() in TEST:
+        return _test_alone(tree, train, names, progress)
     tests = _test_folders(tree, root[0]) if root else []
     test = _by_class(tree, tests[0]) if tests else []
     numbers = {name: number for number, name in enumerate(names)}
@@ -72,7 +76,15 @@ def read_class_folders(
     images, grey = read_pictures(tree, [name for name, _ in train + test], "reading pictures", progress)
     notes = ([grey_note(grey, len(images))] if grey else []) + ([] if test else [no_test_note(is_test)])
     notes += [f"{tests[0]} is the test part; {', '.join(tests[1:])} not used"] if len(tests) > 1 else []
-    return Raw(images[~is_test], labels[~is_test], images[is_test], labels[is_test], names, False, tuple(notes))
+    rows = None if test else np.flatnonzero(is_test)
+    return Raw(images[~is_test], labels[~is_test], images[is_test], labels[is_test], names, False, tuple(notes), rows)
+
+
+def _test_alone(tree: Tree, test: Pairs, names: tuple[str, ...], progress: Progress | None) -> Raw:
+    images, grey = read_pictures(tree, [name for name, _ in test], "reading pictures", progress)
+    labels = np.array([names.index(label) for _, label in test], dtype=np.int64)
+    notes = (grey_note(grey, len(images)),) if grey else ()
+    return Raw(images[:0], labels[:0], images, labels, names, False, notes)
 
 
 def _test_folders(tree: Tree, base: str) -> list[str]:
@@ -116,8 +128,10 @@ def grey_note(grey: int, total: int) -> str:
 
 def no_test_note(is_test: npt.NDArray[np.bool_]) -> str:
     """Return the words for a set whose test part was drawn."""
+    first = ", ".join(map(str, np.flatnonzero(is_test)[:SHOWN_ROWS]))
     return (
-        f"no test part was given: {int(is_test.sum()):,} of {len(is_test):,} examples, a fifth of each class, became it"
+        f"no test part was given: {int(is_test.sum()):,} of {len(is_test):,} examples, a fifth of each class, became "
+        f"it (rows {first}, ...; counted from 0)"
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyart.data.errors import DataError
-from dyart.data.sets import Images, check_labels
+from dyart.data.sets import Images, Indices, check_labels
 
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 
@@ -22,6 +22,7 @@ class Raw:
         classes: one name per class.
         shuffled: the examples are in random order (then the first of them are a fair hold-out).
         notes: what was done to the data, in words.
+        test_rows: where the test part was drawn from one part, the place of each of its examples there; else None.
     """
 
     train_images: Images
@@ -31,6 +32,7 @@ class Raw:
     classes: tuple[str, ...]
     shuffled: bool = True
     notes: tuple[str, ...] = ()
+    test_rows: Indices | None = None
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the four arrays, contiguous, labels as int64."""
@@ -42,8 +44,11 @@ class Raw:
         }
 
 
-def check(raw: Raw, where: str) -> Raw:
-    """Return ``raw`` if images and labels fit each other and every class has a training example; raise otherwise."""
+def check(raw: Raw, where: str, test_alone: bool = False) -> Raw:
+    """Return ``raw`` if images and labels fit each other and every class has a training example; raise otherwise.
+
+    A set with a test part alone, which is enough to measure a network, has no training examples to look at.
+    """
     for part, images, labels in (
         ("training", raw.train_images, raw.train_labels),
         ("test", raw.test_images, raw.test_labels),
@@ -52,7 +57,7 @@ def check(raw: Raw, where: str) -> Raw:
             raise DataError(
                 f"{where}: {len(images):,} {part} images and {len(labels):,} labels; one label each is needed"
             )
-        if len(labels) == 0:
+        if len(labels) == 0 and not (test_alone and part == "training"):
             raise DataError(f"{where} holds no {part} examples")
     if raw.train_images.shape[1:] != raw.test_images.shape[1:]:
         raise DataError(
@@ -61,11 +66,12 @@ def check(raw: Raw, where: str) -> Raw:
         )
     if len(raw.classes) < 2:
         raise DataError(f"{where} has {len(raw.classes)} class; a classifier needs two or more")
-    check_labels(raw.train_labels.astype(np.int64), len(raw.classes), f"{where} (training labels)")
+    if not test_alone:
+        check_labels(raw.train_labels.astype(np.int64), len(raw.classes), f"{where} (training labels)")
     low, high = int(raw.test_labels.min()), int(raw.test_labels.max())
     if low < 0 or high >= len(raw.classes):
         raise DataError(
             f"{where}: test labels go from {low} to {high}, and there are {len(raw.classes)} classes (labels 0 to "
-            f"{len(raw.classes) - 1}); every class of the test set needs training examples"
+            f"{len(raw.classes) - 1})" + ("" if test_alone else "; every class of the test set needs training examples")
         )
     return raw

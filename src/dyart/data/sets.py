@@ -47,6 +47,7 @@ class DataSet:
         holdout: indices into ``train``, sorted: for the selection of checkpoints; never trained on, never augmented.
         notes: what was done to the data on the way in, in words (e.g. grey images made RGB).
         shuffled: the training examples are stored in random order, so that the first of them are a fair sample.
+        test_rows: of a set that came without a test part, which rows of it became one; None where there was one.
     """
 
     name: str
@@ -56,6 +57,11 @@ class DataSet:
     holdout: Indices
     notes: tuple[str, ...] = ()
     shuffled: bool = True
+    test_rows: Indices | None = None
+
+    def rows_of(self, places: Indices) -> Indices:
+        """Return what records call the test examples at these places: their rows in what the user gave."""
+        return places if self.test_rows is None else self.test_rows[places]
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -102,6 +102,7 @@ def _manifest(name: str, raw: Raw, files: dict[str, Any], source: str, checked: 
         "counts_by_class": counts,
         "holdout": "first" if raw.shuffled else "drawn",
         "notes": list(raw.notes),
+        "test_rows": None if raw.test_rows is None else raw.test_rows.tolist(),
         "source": source,
         "checked": checked,
         "files": files,
@@ -112,7 +113,8 @@ def _write(path: Path, array: npt.NDArray[Any]) -> dict[str, Any]:
     with path.open("wb") as file:
         # Not numpy's own writer: on a full disk it raises an OSError without the number that tells so.
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-        file.write(array.data.cast("B"))
+        if array.size:  # nothing is no memory that could be looked at as bytes
+            file.write(array.data.cast("B"))
         file.flush()
         os.fsync(file.fileno())
     return {"sha256": sha256(path), "bytes": path.stat().st_size}
@@ -225,4 +227,5 @@ def open_stored(folder: Path, full: bool | None = None) -> DataSet | None:
         holdout=HOLDOUTS[content["holdout"]](labels[0]),
         notes=tuple(content["notes"]),
         shuffled=content["holdout"] == "first",
+        test_rows=None if (rows := content.get("test_rows")) is None else np.asarray(rows, dtype=np.int64),
     )

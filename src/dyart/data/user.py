@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from dyart.data.errors import DataError, explain_unreadable
 from dyart.data.folders import draw_test, no_test_note, read_class_folders
+from dyart.data.layouts import as_images, scale_notes
 from dyart.data.mapped import open_npy
 from dyart.data.pictures import Progress
 from dyart.data.raw import ARRAYS, Raw, check
-from dyart.data.sets import Images
 from dyart.data.trees import open_tree
 
 Array = npt.NDArray[Any]
@@ -24,6 +24,8 @@ NAMES = {
     "test_images": ("test_images", "x_test", "X_test"),
     "test_labels": ("test_labels", "y_test"),
 }
+
+MOST_CLASSES = 100_000  # of a test part alone, which need not show them all
 
 
 def read_user(path: Path, progress: Progress | None = None) -> Raw:
@@ -37,7 +39,9 @@ def read_user(path: Path, progress: Progress | None = None) -> Raw:
         if path.is_dir() or path.name.endswith((".zip", ".tar", ".tgz", ".tar.gz")):
             raw = read_class_folders(open_tree(path), progress, where=str(path))
             if raw is not None:
-                return check(raw, str(path))
+                return check(raw, str(path), test_alone=len(raw.train_labels) == 0)
+    if path.is_file() and path.suffix == ".npy":
+        raise DataError(f"{path} is one array: name the folder with train_images.npy, train_labels.npy and so on")
     raise DataError(
         f"{path} holds no data set; known are an .npz file or a folder of .npy files with {', '.join(ARRAYS)} (or "
         "images and labels), and pictures in train/<class>/ and test/<class>/, or in <class>/"
@@ -66,57 +70,40 @@ def _npy(path: Path) -> Array:
 def _from_arrays(arrays: Mapping[str, Array], where: str) -> Raw:
     found = {ours: next((arrays[name] for name in names if name in arrays), None) for ours, names in NAMES.items()}
     images, labels = found["train_images"], found["train_labels"]
+    test_images, test_labels = found["test_images"], found["test_labels"]
+    names = arrays.get("classes", arrays.get("class_names"))
+    if images is None and labels is None and test_images is not None and test_labels is not None:
+        return _test_alone(test_images, test_labels, names, where)
     if images is None or labels is None:
         raise DataError(
             f"{where} has the arrays {', '.join(arrays) or '(none)'}; needed are {', '.join(ARRAYS)}, or images and "
             "labels"
         )
     train_images, train_labels = as_images(images, f"{where} (training images)"), _flat(labels, where)
-    test_images, test_labels = found["test_images"], found["test_labels"]
     if (test_images is None) != (test_labels is None):
         raise DataError(f"{where} has only one of test_images and test_labels; give both or neither")
-    names = arrays.get("classes", arrays.get("class_names"))
+    notes = scale_notes(train_images)
     if test_images is not None and test_labels is not None:
         test = as_images(test_images, f"{where} (test images)")
         train_labels, test_labels, classes = _numbered(train_labels, _flat(test_labels, where), names, where)
-        return check(Raw(train_images, train_labels, test, test_labels, classes, False), where)
+        return check(Raw(train_images, train_labels, test, test_labels, classes, False, notes), where)
     if len(train_images) != len(train_labels):
         raise DataError(
             f"{where}: {len(train_images):,} images and {len(train_labels):,} labels; one label each is needed"
         )
     train_labels, _, classes = _numbered(train_labels, train_labels[:0], names, where)
     chosen = draw_test(train_labels)
-    notes = (no_test_note(chosen),)
+    notes += (no_test_note(chosen),)
     images, labels, rest = train_images, train_labels, ~chosen
-    return check(Raw(images[rest], labels[rest], images[chosen], labels[chosen], classes, False, notes), where)
+    parts = images[rest], labels[rest], images[chosen], labels[chosen]
+    return check(Raw(*parts, classes, False, notes, np.flatnonzero(chosen)), where)
 
 
-def as_images(array: Array, where: str) -> Images:
-    """Return images as uint8 [N, C, H, W], or vectors as float32 [N, D] in [0, 1].
-
-    Accepts uint8 [N, H, W], [N, H, W, C] and [N, C, H, W] with C of 1 or 3, and floating-point [N, D]. A memory map
-    stays one: images with the channels last are then a view, put in order batch by batch.
-    """
-    if array.ndim == 2 and array.dtype.kind == "f":
-        if array.size and not (array.min() >= 0 and array.max() <= 1):  # so that nan fails, too
-            raise DataError(f"{where}: vectors must lie in [0, 1], found {array.min()} to {array.max()}: rescale them")
-        return array.astype(np.float32, copy=False)
-    if array.dtype != np.uint8:
-        unit = array.dtype.kind == "f" and array.size and float(array.max()) <= 1
-        hint = "(images * 255).round().astype(numpy.uint8)" if unit else "images.round().astype(numpy.uint8)"
-        raise DataError(f"{where} have type {array.dtype}; uint8 from 0 to 255 is needed: save {hint}")
-    if array.ndim == 3:
-        return array[:, None]
-    if array.ndim != 4:
-        raise DataError(f"{where} have shape {array.shape}; [N, H, W], [N, H, W, C] or [N, C, H, W] is needed")
-    front, back = array.shape[1] in (1, 3), array.shape[3] in (1, 3)
-    if front == back:
-        what = "axes 1 and 3 could both be the channels" if front else "neither axis 1 nor axis 3 has 1 or 3 channels"
-        raise DataError(f"{where} have shape {array.shape}: {what}; save them as uint8 [N, C, H, W] with C of 1 or 3")
-    if front:
-        return array
-    turned = array.transpose(0, 3, 1, 2)
-    return turned if isinstance(array, np.memmap) else np.ascontiguousarray(turned)
+def _test_alone(images: Array, labels: Array, names: Array | None, where: str) -> Raw:
+    """Return a set without a training part: enough to measure a network."""
+    test = as_images(images, f"{where} (test images)")
+    numbers, _, classes = _numbered(_flat(labels, where), np.zeros(0, labels.dtype), names, where, MOST_CLASSES)
+    return check(Raw(test[:0], numbers[:0], test, numbers, classes, False, scale_notes(test)), where, test_alone=True)
 
 
 def _flat(labels: Array, where: str) -> Array:
@@ -130,9 +117,9 @@ def _flat(labels: Array, where: str) -> Array:
 
 
 def _numbered(
-    train: Array, test: Array, names: Array | None, where: str
+    train: Array, test: Array, names: Array | None, where: str, most: int = 0
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], tuple[str, ...]]:
-    """Return the labels as numbers, and the names of the classes."""
+    """Return the labels as numbers, and the names of the classes: as many as there are examples, or ``most``."""
     if train.dtype.kind in "US":
         found = np.unique(train)
         strange = set(test.tolist()) - set(found.tolist())
@@ -141,7 +128,7 @@ def _numbered(
         classes = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in found.tolist())
         return np.searchsorted(found, train), np.searchsorted(found, test), classes
     count = int(train.max()) + 1 if len(train) else 0
-    if count > len(train):  # before a name is made for each of them
+    if count > max(len(train), most):  # before a name is made for each of them
         raise DataError(
             f"{where}: labels go up to {count - 1:,}, and there are {len(train):,} examples, at least one per class; "
             "renumber them without gaps: labels = numpy.unique(labels, return_inverse=True)[1]"

@@ -18,6 +18,17 @@ class CaptureError(RuntimeError):
     """The work cannot be recorded; nothing has changed, and it runs as it is."""
 
 
+class Pool:
+    """Memory that graphs share of which only one is replayed at a time, and whose results are used before the next is.
+
+    The first one recorded brings it.
+    """
+
+    def __init__(self) -> None:
+        """Have none yet."""
+        self.handle: Any = None
+
+
 class Captured(Generic[Result]):
     """A function of a batch as one CUDA graph; other shapes than the recorded one run as they are.
 
@@ -28,11 +39,17 @@ class Captured(Generic[Result]):
         function: without host synchronisation, copies from the host, or shapes that depend on values.
         changed: the tensors beside the result that a call changes, e.g. running statistics: recording, which runs the
             function, leaves them as they were.
+        pool: of the memory that it takes, if it shares that with others.
     """
 
-    def __init__(self, function: Callable[[Batch], Result], changed: Callable[[], Iterable[Tensor]] = tuple) -> None:
+    def __init__(
+        self,
+        function: Callable[[Batch], Result],
+        changed: Callable[[], Iterable[Tensor]] = tuple,
+        pool: Pool | None = None,
+    ) -> None:
         """Record at the second call."""
-        self.function, self.changed = function, changed
+        self.function, self.changed, self.pool = function, changed, Pool() if pool is None else pool
         self.graph: torch.cuda.CUDAGraph | None = None
         self.begun = self.idle = False
 
@@ -64,7 +81,7 @@ class Captured(Generic[Result]):
         static = dataclasses.replace(batch, **cast(dict[str, Any], self.static))
         kept = [(tensor, tensor.clone()) for tensor in self.changed()]
         try:
-            self.graph, self.result = record(lambda: self.function(static))
+            self.graph, self.result = record(lambda: self.function(static), self.pool)
         except RuntimeError as error:
             raise CaptureError(str(error)) from error
         finally:
@@ -72,8 +89,12 @@ class Captured(Generic[Result]):
                 tensor.copy_(before)
 
 
-def record(function: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
+def record(function: Callable[[], Result], pool: Pool | None = None) -> tuple[torch.cuda.CUDAGraph, Result]:
     """Run a function a few times, record it as a CUDA graph, and return that with its result, which replays overwrite.
+
+    Args:
+        function: without arguments.
+        pool: memory to share; None: the graph has its own.
 
     Raises:
         RuntimeError: it synchronises with the host, or fails by itself.
@@ -85,8 +106,10 @@ def record(function: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result
             function()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=None if pool is None else pool.handle):
         result = function()
+    if pool is not None and pool.handle is None:
+        pool.handle = graph.pool()
     return graph, result
 
 

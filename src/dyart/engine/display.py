@@ -19,16 +19,21 @@ COLUMNS = {"epoch": 7, "phase": 8, "loss": 9, "clean": 7, "robust": 7, TRACKED: 
 class Display(Callback):
     """A table that grows by a line per epoch and, on a terminal, a progress bar below it.
 
+    The table is what a training has to say: it goes to standard output, into a file if that is one. The bar is for
+    somebody who waits: it is drawn where a terminal is, and never in the file.
+
     Args:
         title: above the table.
-        console: of rich; None: standard error.
+        console: of rich, for both; None: standard output, and standard error for the bar if that alone is a terminal.
     """
 
     def __init__(self, title: str = "", console: "Console | None" = None) -> None:
         """Draw nothing yet."""
         from rich.console import Console
 
-        self.title, self.console = title, console or Console(stderr=True, highlight=False)
+        self.title, self.console = title, console or Console(highlight=False)
+        aside = console is None and not self.console.is_terminal
+        self.bar = Console(stderr=True, highlight=False) if aside else self.console
 
     def on_start(self, training: "Training") -> None:
         """Print what will be done, and begin the bar."""
@@ -57,9 +62,9 @@ class Display(Callback):
             TextColumn("steps,"),
             TimeRemainingColumn(),
             TextColumn("left"),
-            console=self.console,
+            console=self.bar,
             transient=True,
-            disable=not self.console.is_terminal,
+            disable=not self.bar.is_terminal,
         )
         total = training.epochs * len(training.loader)
         self.task = self.progress.add_task("training", total=total, completed=training.steps_done)

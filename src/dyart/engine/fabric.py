@@ -26,7 +26,7 @@ else:
         except ImportError as error:
             raise ImportError("training needs more packages: pip install 'dyart[train]'") from error
 
-__all__ = ["Fabric", "make_fabric", "team_of"]
+__all__ = ["Fabric", "make_fabric", "possible_precision", "team_of"]
 
 
 # What other processes write is waited for this long, e.g. a checkpoint by the first while the others are at a barrier.
@@ -54,7 +54,8 @@ def make_fabric(
 
     Args:
         device: ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
-        precision: ``"fp32"``, or ``"bf16"`` for the network's inside, with float32 weights.
+        precision: ``"fp32"``, or ``"bf16"`` for the network's inside, with float32 weights; on a CPU, and on a GPU
+            without bf16, it is fp32 after all, and a line says so.
         devices: processes on this machine; under torchrun, as many as it started.
         num_nodes: machines.
         strategy: of several processes; ``"fsdp"`` is refused.
@@ -74,12 +75,15 @@ def make_fabric(
         raise ValueError(f"device {device!r}, but this machine has no GPU that torch can use: use --train.device cpu")
     for name in ("lightning.fabric", "lightning_fabric"):  # advice on precision, which a recipe states
         logging.getLogger(name).setLevel(logging.WARNING)
+    precision, reason = possible_precision(precision, kind)
     inside: Any = "bf16-mixed" if precision == "bf16" else "32-true"
     devices, num_nodes = _started(devices, num_nodes)
     if devices * num_nodes == 1:
         chosen: int | list[int] = [int(number)] if number else 1
         fabric = Fabric(accelerator=kind, devices=chosen, precision=inside)
         fabric.launch()
+        if reason:
+            fabric.print(reason)
         return fabric
     if number:
         raise ValueError(f"device {device!r} is one, {devices} are asked for: use {kind}, and CUDA_VISIBLE_DEVICES")
@@ -90,7 +94,21 @@ def make_fabric(
     fabric.launch()
     atexit.register(leave)
     LAUNCHED.extend(getattr(several.launcher, "procs", []))
+    if reason:
+        fabric.print(reason)
     return fabric
+
+
+def possible_precision(precision: Precision, kind: str) -> tuple[Precision, str]:
+    """Return the precision that a device computes in, and one line to say so where it is not the wanted one."""
+    if precision != "bf16":
+        return precision, ""
+    if kind == "cpu":  # few gain by it, and with some torch's convolutions end in an illegal instruction
+        return "fp32", "training in fp32: bf16 is for GPUs"
+    # What is emulated is slower than fp32, and no more accurate.
+    if not torch.cuda.is_bf16_supported(including_emulation=False):
+        return "fp32", "training in fp32: this GPU has no bf16"
+    return precision, ""
 
 
 def team_of(fabric: Fabric) -> Team:

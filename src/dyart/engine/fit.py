@@ -17,7 +17,7 @@ from dyart.data.sets import DataSet
 from dyart.engine import state
 from dyart.engine.averaging import WeightAverage
 from dyart.engine.callbacks import Callback
-from dyart.engine.fabric import Fabric
+from dyart.engine.fabric import Fabric, possible_precision
 from dyart.engine.metrics import Meter, MetricsFile, Record
 from dyart.engine.numbers import Guard, NotFiniteError
 from dyart.engine.optimizer import make_optimizer
@@ -28,7 +28,7 @@ from dyart.engine.schedules import rates
 from dyart.engine.seeds import seeding
 from dyart.engine.signals import on_signals
 from dyart.engine.steps import Stepper
-from dyart.engine.validation import Validation, tracked_rows
+from dyart.engine.validation import Judge, Validation, tracked_rows
 from dyart.engine.views import Views, compiled
 from dyart.methods.base import Method
 from dyart.recipes import Config, dump
@@ -75,9 +75,11 @@ class Training:
         self.epochs = sum(phase.epochs for phase in self.phases)
         self.average = WeightAverage(model, config.optim.average, config.optim.averaging)
         view, tracked = compiled(self.average.model, compile), tracked_rows(config, data, loader.indices.numpy())
-        self.validation = Validation(data, data.holdout, fabric, view, config)
-        self.tracking = Validation(data, tracked, fabric, view, config) if len(tracked) else None
-        self.views = Views(model, compile, half=config.train.precision == "bf16")
+        judge = Judge(fabric, view, config, compile)
+        self.validation = Validation(data, data.holdout, fabric, judge)
+        self.tracking = Validation(data, tracked, fabric, judge) if len(tracked) else None
+        precision, _ = possible_precision(config.train.precision, fabric.device.type)
+        self.views = Views(model, compile, half=precision == "bf16")
         self.position, self.best, self.best_epoch = Position(), (-1.0, -1.0), -1
         self.means, self.window = Meter(), Meter()
         # On a GPU to look at every step's loss would be to wait for it.
@@ -168,6 +170,7 @@ class Training:
         self.reduction = Reduction(self.model, self.loader.shard)
         capture = self.compile and self.fabric.device.type == "cuda"
         self.stepper = Stepper(self.fabric, self.views, phase.method, capture, self.config.train.accumulate)
+        self.uncompiled = self.compile  # until its first step
 
     def _run(self) -> None:
         if self.folder is not None:
@@ -195,6 +198,8 @@ class Training:
         for batch in self.loader.epoch(self.position.epoch, self.position.step):
             seed(draws.key(self.config.seed, "network", self.steps_done, *self.apart))
             self._step(phase, batch)
+            if self.uncompiled:
+                self._say_compiled(phase, time.monotonic() - started)
             self.saver.look()
             if self.reduction.stops(bool(self.stop_reason)):
                 self._stop()
@@ -234,6 +239,13 @@ class Training:
             where = {"kind": "step", "epoch": self.position.epoch + 1, "step": self.steps_done, "lr": now.lr}
             self._record(where | self.window.means())
             self.window = Meter()
+
+    def _say_compiled(self, phase: Phase, seconds: float) -> None:
+        """Say how long the first step took: nearly all of it is the compiler's time, and of a GPU nobody waits here."""
+        self.uncompiled = False
+        self.fabric.print(
+            f"{phase.name}: compiled in {seconds:.1f} s, kept for the next time by torch (TORCHINDUCTOR_CACHE_DIR)"
+        )
 
     def _record(self, record: Record) -> None:
         if record["kind"] == "epoch":

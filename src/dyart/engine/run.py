@@ -23,6 +23,7 @@ from dyart.data.sets import DataSet
 from dyart.engine import checkpoint as store
 from dyart.engine.advice import Advice
 from dyart.engine.callbacks import Callback
+from dyart.engine.deterministic import deterministic
 from dyart.engine.fabric import Fabric, make_fabric, team_of
 from dyart.engine.files import write_json, write_whole
 from dyart.engine.fit import Training
@@ -69,15 +70,19 @@ def train(
     folder = default_folder(config)
     config = replace(config, out=str(folder))
     _check_folder(folder, resume)
-    fabric = _fabric(config)
-    fabric.barrier()  # all have looked at the folder before one writes there
     with ExitStack() as stack:
+        stack.enter_context(deterministic(config.train.deterministic))
+        fabric = _fabric(config)
+        fabric.barrier()  # all have looked at the folder before one writes there
         if resume and fabric.is_global_zero:
             _lock(folder, stack)
         changes = _changes(folder, config) if resume else {}
         training = prepare(config, folder, [*callbacks, Advice()], data, fabric)
         # A run that ended before its first checkpoint is resumed from the beginning.
-        if not (resume and training.resume()) and config.train.burn_in_from is not None:
+        resumed = resume and training.resume()
+        if resumed:
+            _check_epochs(folder, training)
+        elif config.train.burn_in_from is not None:
             training.begin_from(averaged_weights(Path(config.train.burn_in_from)))
         if not fabric.is_global_zero:
             training.folder, training.callbacks = None, []
@@ -106,13 +111,16 @@ def prepare(
     if data is None:
         with fabric.rank_zero_first(local=True):
             data = load(config.data.name, Path(config.data.root) if config.data.root else None)
+    if len(data.train) == 0:
+        raise RunError(f"{data.name} has a test part alone: training needs train_images and train_labels (or train/)")
     model = make_model(config, data).to(fabric.device)
     _try_out(model, config, data, fabric)
     if config.train.sync_batchnorm and fabric.world_size > 1:
         model = _synchronized(model, config, fabric)
     if fabric.device.type == "cuda":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    compile_, reason = wants_compile(config.train.compile, fabric.device)
+    switch = "off" if config.train.deterministic else config.train.compile
+    compile_, reason = wants_compile(switch, fabric.device)
     if reason:
         fabric.print(reason)
     method = make_method(config)
@@ -309,6 +317,17 @@ def _changes(folder: Path, config: Config) -> dict[str, tuple[Any, Any]]:
         words = ", ".join(f"{key} {old} (now {new})" for key, (old, new) in sorted(fixed.items()))
         raise RunError(f"{folder} was begun with {words}: resume it as it was, or begin another with --out")
     return changed
+
+
+def _check_epochs(folder: Path, training: Training) -> None:
+    """Refuse to resume a run to fewer epochs than it has: weights do not go back."""
+    done, asked = training.steps_done, training.epochs * len(training.loader)
+    if done > asked:
+        epochs = -(-done // len(training.loader))  # one that was begun counts
+        raise RunError(
+            f"{folder} has trained {epochs} epochs already, and {training.epochs} are asked for (train.burn_in and "
+            "train.epochs together): ask for more, or begin another with --out"
+        )
 
 
 def _loader(config: Config, data: DataSet, fabric: Fabric) -> Loader:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dyart.data.loader import Batch
-from dyart.engine.capture import Captured, CaptureError
+from dyart.engine.capture import Captured, CaptureError, Pool
 from dyart.engine.fabric import Fabric
 from dyart.engine.views import Views
 from dyart.methods.base import Method, Metrics
@@ -37,13 +37,15 @@ class Stepper:
             raise ValueError(f"{method.name} perturbs the weights for a whole step: train.accumulate must be 1")
         self.fabric, self.views, self.method, self.accumulate = fabric, views, method, accumulate
         self.capture = method.compiled = capture
+        method.static = views.folded is not None
         self.whole = capture and accumulate == 1 and type(method).perturb is Method.perturb
         self.parameters = [parameter for parameter in views.model.parameters() if parameter.requires_grad]
         self.stage: Hashable = object()  # equal to no method's
+        self.pool, self.recorded = Pool(), dict[Hashable, tuple[Callable[[Batch], Any], Callable[[Batch], Work]]]()
         self.advance(0.0)
 
     def advance(self, fraction: float) -> None:
-        """Tell the method how much of its training is done; a new stage of it is captured anew."""
+        """Tell the method how much of its training is done; a new stage of it is captured anew, an old one is kept."""
         self.method.advance(fraction)
         if self.method.stage != self.stage:
             self.stage = self.method.stage
@@ -58,6 +60,7 @@ class Stepper:
             reason = str(error).splitlines()[0]
             self.fabric.print(f"the loss of {self.method.name} cannot be recorded ({reason}): only its crafting is")
             self.whole = False
+            self.recorded.clear()
             self._begin()
             loss, metrics, gradients = self.work(batch)
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
@@ -65,9 +68,12 @@ class Stepper:
         return loss, metrics
 
     def _begin(self) -> None:
-        crafted_apart = self.capture and not self.whole
-        self.craft: Callable[[Batch], Any] = Captured(self._craft) if crafted_apart else self._craft
-        self.work: Callable[[Batch], Work] = Captured(self._work, self._changed) if self.whole else self._work
+        if self.stage not in self.recorded:
+            apart = self.capture and not self.whole
+            craft = Captured(self._craft, pool=self.pool) if apart else self._craft
+            work = Captured(self._work, self._changed, self.pool) if self.whole else self._work
+            self.recorded[self.stage] = craft, work
+        self.craft, self.work = self.recorded[self.stage]
 
     def _changed(self) -> Iterator[Tensor]:
         yield from self.views.model.buffers()

@@ -41,6 +41,10 @@ ALONE, FIRST = (40, 7), (50, 2)
 PRECISIONS = ("auto", "ieee", "tf32", "bf16")
 # Compiling takes a minute or so: for fewer examples it is not worth it.
 COMPILE_FROM = 2000
+BATCH, GPU_BATCH = 256, 1000
+# bf16 has 8 bits of a pixel. A DyART ResNet-18 on CIFAR-10 lost as many examples to attacks in it as in TF32, and more
+# to the boundary search, at every radius from 2/255 to 16/255 (benchmarks/results/evaluate-precision.json).
+BF16_FROM, BF16_CAPABILITY = 2 / 255, (8, 0)
 SAMPLE = 512
 FEW = 8  # examples whose outputs tell models apart
 SAID = "few classes"  # a finding that the notes on the attacks have, too, in more detail
@@ -56,10 +60,11 @@ def evaluate(
     *,
     strict: bool = False,
     bounds: Bounds = (0.0, 1.0),
-    batch_size: int = 256,
+    batch_size: int | None = None,
     seed: int = 0,
     device: torch.device | str | None = None,
     index: npt.ArrayLike | None = None,
+    rows: npt.ArrayLike | None = None,
     folder: str | Path | None = None,
     fresh: bool = False,
     preflight: bool = True,
@@ -96,10 +101,12 @@ def evaluate(
         norm: ``"linf"``, ``"l2"`` or ``"l1"``.
         strict: infer nothing.
         bounds: the box; two finite numbers for ``"apgd"`` and ``"autoattack"``.
-        batch_size: examples at a time.
+        batch_size: examples at a time; None: 1,000 on a GPU, which smaller batches leave idle, else 256. Where memory
+            runs out, batches are halved.
         seed: of all draws.
         device: where batches go; None: where ``inputs`` lie, for arrays where the model is.
         index: places of the examples to evaluate; None: all. They name the examples in the records.
+        rows: what the records call each of ``inputs`` instead, e.g. its row in the file that they were drawn from.
         folder: keeps a journal there, so that an evaluation that was killed goes on where it was when it is called
             again, and writes ``evaluation.json``, ``evaluation.npz`` and ``per_example.csv`` at the end.
         fresh: forget the folder's journal.
@@ -107,8 +114,9 @@ def evaluate(
         expected_accuracy: the clean accuracy measured before, for the preflight to compare with.
         steps: of the boundary search; None: 40 where nothing else is run, 50 before attacks.
         restarts: of the boundary search; None: 7 where nothing else is run, 2 before attacks.
-        precision: of the attacks: ``"ieee"`` float32, ``"tf32"`` or ``"bf16"``; ``"auto"``: TF32 on a GPU. What an
-            attack finds there and the model itself does not confirm is attacked again in plain float32.
+        precision: of the attacks: ``"ieee"`` float32, ``"tf32"`` or ``"bf16"``; ``"auto"``: on a GPU bf16 for linf
+            radii from 2/255 of the box on, else TF32. What an attack finds there and the model itself does not confirm
+            is attacked again in plain float32.
         compile: compile a copy of the model for the attacks; ``"auto"``: on a GPU, from 2,000 examples on.
         progress: True for a progress line on stderr, or a callable ``(done, total)`` of batches.
         facts: further entries for ``evaluation.json``, e.g. the name of the data set.
@@ -123,7 +131,8 @@ def evaluate(
     validation.check_choice("norm", norm, NORMS)
     validation.check_choice("precision", precision, PRECISIONS)
     validation.check_choice("compile", compile, get_args(Switch))
-    validation.check_count("batch_size", batch_size, 1)
+    if batch_size is not None:
+        validation.check_count("batch_size", batch_size, 1)
     validation.check_count("seed", seed, 0)
     if steps is not None:
         validation.check_count("steps", steps, 2)
@@ -134,6 +143,7 @@ def evaluate(
             f"expected_accuracy is a share between 0 and 1, got {expected_accuracy!r}: divide percents by 100"
         )
     examples = Examples(inputs, labels, device, model, index)
+    called = examples.index if rows is None else np.asarray(rows, dtype=np.int64)[examples.index]
     check_box(bounds, examples.inputs.dtype)
     tier, notes = tier_of(attack, norm, bounds, examples.shape)
     _need_pyautoattack(attack, tier)
@@ -142,7 +152,8 @@ def evaluate(
         raise ValueError("radii is empty: give at least one, or use attack='clean'")
     check_radii(ascending, norm, int(np.prod(examples.shape)), width_of(bounds))
     usual = FIRST if tier.battery else ALONE
-    counts = (int(batch_size), int(steps or usual[0]), int(restarts or usual[1]))  # numpy's integers are none to JSON
+    batch = batch_size or (GPU_BATCH if examples.device.type == "cuda" else BATCH)
+    counts = (int(batch), int(steps or usual[0]), int(restarts or usual[1]))  # numpy's integers are none to JSON
     settings = Settings(ascending, attack, norm, strict or tier.walks_up, int(seed), bounds, *counts)
     target = None if folder is None else Path(folder)
     with ExitStack() as stack:
@@ -155,7 +166,7 @@ def evaluate(
         stack.callback(journal.close)
         names = ([MARGINS] if tier.search else []) + ([PGD] if tier.probe else []) + list(tier.battery)
         width = slack(settings.radii, norm, int(np.prod(examples.shape)), extent_of(bounds))
-        ledger = Ledger(examples.index, examples.labels, settings.radii, width, norm, names)
+        ledger = Ledger(called, examples.labels, settings.radii, width, norm, names)
         runner = Runner(settings, tier, examples, plain, view, journal, ledger, progress, team)
         if journal.resumed and progress is True:
             print(f"going on after {journal.resumed} batches in {journal.path}", file=sys.stderr)
@@ -170,7 +181,7 @@ def evaluate(
             alarms=_alarms(verdicts),
             notes=notes,
             costs={name: dict(cost) for name, cost in ledger.costs.items()},
-            view={"precision": view.precision, "compiled": bool(view.sizes), "device": _device_name(examples.device)},
+            view=_facts_of(view, examples.device),
             facts=dict(facts or {}),
         )
         if target is not None and team.rank == 0:
@@ -225,18 +236,28 @@ def _views(
     model: Model, examples: Examples, settings: Settings, tier: Tier, precision: str, compile: Switch
 ) -> tuple[View, View]:
     """Return the user's model in plain float32, and what attacks search on."""
-    device, batch = examples.device, settings.batch_size
+    device, batch = examples.device, min(settings.batch_size, len(examples))
     dtype = torch.float64 if str(examples.inputs.dtype).endswith("float64") else torch.float32
     plain = View(model, Count(), "ieee", dtype)
     if precision == "auto":
-        precision = "tf32" if device.type == "cuda" and dtype == torch.float32 else "ieee"
+        precision = _usual_precision(settings, device) if dtype == torch.float32 else "ieee"
     wanted, _ = wants_compile(compile, device)
     enough = compile == "on" or (len(examples) >= COMPILE_FROM and (tier.search or bool(tier.battery)))
     return plain, attack_view(model, plain, device, precision, wanted and enough, batch)  # type: ignore[arg-type]
 
 
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+def _usual_precision(settings: Settings, device: torch.device) -> Precision:
+    """Return the quickest precision that attacks lose nothing by, as far as that was measured."""
+    if device.type != "cuda":
+        return "ieee"
+    finest = min(map(float, settings.radii), default=0.0) / width_of(settings.bounds)
+    coarse = settings.norm == "linf" and finest > 0.999 * BF16_FROM
+    return "bf16" if coarse and torch.cuda.get_device_capability(device) >= BF16_CAPABILITY else "tf32"
+
+
+def _facts_of(view: View, device: torch.device) -> dict[str, Any]:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return {"precision": view.precision, "compiled": view.fast is not None, "device": name}
 
 
 def _need_pyautoattack(attack: str, tier: Tier) -> None:

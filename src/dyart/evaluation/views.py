@@ -16,7 +16,8 @@ from torch.autograd.function import once_differentiable
 
 from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, ieee_float32, logits_of
-from dyart.engine.views import compiled
+from dyart.engine.folded import FoldedView
+from dyart.engine.views import compiled, frozen_view
 
 Precision = Literal["ieee", "tf32", "bf16"]
 
@@ -37,7 +38,9 @@ class View:
         count: where passes are added up.
         precision: of its computations, forwards and backwards, whatever the caller's settings are.
         dtype: of the inputs that the model takes: attacks that know float32 alone are given a model that does.
-        sizes: batch sizes that a compiled model knows; others are filled up to the next with copies of an example.
+        fast: the model compiled for batches of ``size``; smaller ones are filled up with copies of an example, those
+            below a quarter go to the model itself.
+        size: of those batches.
     """
 
     def __init__(
@@ -46,11 +49,12 @@ class View:
         count: Count,
         precision: Precision = "ieee",
         dtype: torch.dtype = torch.float32,
-        sizes: tuple[int, ...] = (),
+        fast: Model | None = None,
+        size: int = 0,
     ) -> None:
         """Call nothing yet."""
-        self.model, self.count, self.precision, self.dtype, self.sizes = model, count, precision, dtype, sorted(sizes)
-        self.keeps = False
+        self.model, self.count, self.precision, self.dtype = model, count, precision, dtype
+        self.fast, self.size, self.keeps = fast, size, False
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the logits of ``x``."""
@@ -63,7 +67,7 @@ class View:
 
         Otherwise, and always in a compiled model, it is computed again for the second.
         """
-        self.keeps = not self.sizes
+        self.keeps = self.fast is None
         try:
             yield
         finally:
@@ -72,9 +76,11 @@ class View:
     def plainly(self, x: Tensor) -> Tensor:
         """Return the logits of ``x`` in the view's precision, filled up to a known batch size on the way."""
         self.count.forward += len(x)
-        size = next((size for size in self.sizes if size >= len(x)), len(x))
-        filled = x if size == len(x) else torch.cat([x, x[:1].detach().expand(size - len(x), *x.shape[1:])])
-        return at_least_float32(logits_of(self.model(filled.to(self.dtype)))[: len(x)])
+        short = self.size - len(x)
+        if self.fast is None or short < 0 or len(x) < self.size / 4:
+            return at_least_float32(logits_of(self.model(x.to(self.dtype))))
+        filled = torch.cat([x, x[:1].detach().expand(short, *x.shape[1:])]) if short else x
+        return at_least_float32(logits_of(self.fast(filled.to(self.dtype)))[: len(x)])
 
     def graph(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return a leaf like ``x`` and its logits, with what a backward pass needs."""
@@ -121,7 +127,8 @@ def attack_view(
 ) -> View:
     """Return the view for attacks: the ``plain`` one in plain float32; else one of an evaluation copy of the model.
 
-    On a GPU the copy of an image network has its channels last, which convolutions there like better.
+    On a GPU the copy of an image network has its channels last, which convolutions there like better. A compiled one
+    has its BatchNorm folded. It is compiled for one size: every further one would take another minute.
     """
     if precision == "ieee" and not compile:
         return plain
@@ -133,8 +140,10 @@ def attack_view(
         return View(model, plain.count, precision, plain.dtype)
     if device.type == "cuda" and any(isinstance(module, nn.Conv2d) for module in own.modules()):
         own = own.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    sizes = (max(batch // 5, 1), max(batch // 2, 1), batch) if compile else ()
-    return View(compiled(own, compile), plain.count, precision, plain.dtype, sizes)
+    if not compile:
+        return View(own, plain.count, precision, plain.dtype)
+    folded = FoldedView(own, frozen_view(own), half=precision == "bf16").module
+    return View(folded, plain.count, precision, plain.dtype, compiled(folded, compile), batch)
 
 
 def computing(precision: Precision, device: torch.device) -> AbstractContextManager[None]:

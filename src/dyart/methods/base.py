@@ -41,7 +41,9 @@ class Method(ABC, Generic[Crafted]):
     needs_burn_in: ClassVar[bool] = False
     """The method trains on boundary points, of which an untrained network has none worth having."""
     compiled: bool = False
-    """Compile the crafting's own tensor work; the engine says so where it compiles the network."""
+    """Compile the crafting's own tensor work; the engine says so where it captures the step, on a GPU."""
+    static: bool = False
+    """The network is called with one shape alone; the engine says so where it compiles it."""
 
     @abstractmethod
     def craft(self, model: Model, batch: Batch) -> Crafted:

@@ -6,6 +6,7 @@ with B+ the examples inside the soft boundary, R_soft the distance to it, and th
 Points that fail the paper's conditions (a) and (b) are left out, as in the paper (its appendix C.2).
 """
 
+from collections.abc import Hashable
 from typing import Literal
 
 import torch
@@ -18,13 +19,15 @@ from dyart.boundary.margins import BOUNDARIES, Boundary, boundary_value
 from dyart.boundary.model import Model, evaluation_mode, logits_of, unchanged
 from dyart.boundary.norms import NORMS, Norm, flat
 from dyart.boundary.points import BoundaryPoints, Passes
-from dyart.boundary.problem import Best, Problem
+from dyart.boundary.problem import Problem
+from dyart.boundary.retiring import Retiring
 from dyart.boundary.search import assemble
-from dyart.boundary.solvers.fast import fast_search, fast_search_from
+from dyart.boundary.solvers.fast import fast_search_from
 from dyart.boundary.validation import Bounds, as_bounds
 from dyart.data.loader import Batch
 from dyart.data.ranks import Shard, gathered
 from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register
+from dyart.methods.step_count import StepCount
 from dyart.methods.ways import Ways
 
 Keep = Literal["conditions", "optimal", "found"]
@@ -63,8 +66,14 @@ class DyART(Method[BoundaryPoints]):
             or ``"found"`` (all).
         box_aware: divide by the multiplier that leaves out pinned coordinates; False: the paper's ||grad_x Phi||_q.
         warm_start: search from where the example's point was in the epoch before, moved as the image is by its new crop
-            and mirroring. One more forward pass (of the input), one byte of memory per coordinate of the training set;
-            in the engine, which knows examples by their index, and not elsewhere.
+            and mirroring; an example without one searches as usual. One more forward pass (of the input), one byte of
+            memory per coordinate of the training set, on the device and in checkpoints (154 MB for CIFAR-10); in the
+            engine, which knows examples by their index, and not elsewhere.
+        retire: examples leave the search once it shows that they have no margin, one surely beyond r0, or a point that
+            is locally optimal to 2 per cent. Host synchronisation: where shapes must be static, i.e. where the network
+            is compiled or the step captured, nobody leaves, since a masked example would cost its passes all the same.
+        adaptive_steps: take 5, 7, 10, 14 or 20 steps, chosen for every epoch by the share of good points in the one
+            before (see ``dyart.methods.step_count``), beginning with ``steps``; in the engine alone.
     """
 
     needs_burn_in = True
@@ -86,6 +95,8 @@ class DyART(Method[BoundaryPoints]):
         keep: Keep = "conditions",
         box_aware: bool = True,
         warm_start: bool = False,
+        retire: bool = False,
+        adaptive_steps: bool = False,
     ) -> None:
         """Check and keep the settings; a cost of one's own is checked for what the paper asks of it."""
         validation.check_choice("norm", norm, NORMS)
@@ -103,24 +114,48 @@ class DyART(Method[BoundaryPoints]):
         self.norm, self.boundary = norm, boundary
         self.bounds = None if bounds is None else validation.as_pair(bounds)
         self.search_model, self.joint, self.keep, self.box_aware = search_model, joint, keep, box_aware
-        self.warm_start, self.examples = warm_start, 0
+        self.warm_start, self.retire, self.adaptive_steps, self.examples = warm_start, retire, adaptive_steps, 0
         self.ways: Ways | None = None
+        self.counter: StepCount | None = None
         self._validated = False
 
     def prepare(self, examples: int, device: torch.device) -> None:
-        """Take note of how many examples there are to know the ways of."""
+        """Take note of how many examples there are to know the ways of, and choose the steps from here on."""
         self.examples, self.device = examples, device
+        if self.adaptive_steps:
+            self.counter = StepCount(self.steps, device)
+
+    def advance(self, fraction: float) -> None:
+        """Choose the number of steps of an epoch."""
+        super().advance(fraction)
+        if self.counter is not None:
+            self.counter.look(fraction)
+            self.steps = self.counter.count
+
+    @property
+    def stage(self) -> Hashable:
+        """The number of steps, if it changes."""
+        return None if self.counter is None else self.steps
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the ways by index, if they are kept."""
-        return {} if self.ways is None else {"steps": self.ways.steps, "sizes": self.ways.sizes}
+        """Return what is kept: the ways by index, and what the number of steps is chosen by."""
+        ways = {} if self.ways is None else {"steps": self.ways.steps, "sizes": self.ways.sizes}
+        return ways | ({} if self.counter is None else {"tally": self.counter.tally, "past": self.counter.past})
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take the ways back."""
-        if not self.warm_start or not state:
+        """Take it back; the number of steps follows with ``advance``."""
+        known = ["sizes", "steps"] * self.warm_start + ["past", "tally"] * (self.counter is not None)
+        if not known or not state:
             return super().load_state_dict(state)
-        if state.keys() != {"steps", "sizes"}:
-            raise ValueError(f"the method {self.name!r} keeps ['sizes', 'steps'], the checkpoint has {sorted(state)}")
+        if not state.keys() <= set(known) or ("steps" in state) != ("sizes" in state):
+            raise ValueError(f"the method {self.name!r} keeps {known}, the checkpoint has {sorted(state)}")
+        if "steps" in state:
+            self._load_ways(state)
+        if self.counter is not None and "past" in state:
+            self.counter.tally.copy_(state["tally"])
+            self.counter.past.copy_(state["past"])
+
+    def _load_ways(self, state: dict[str, Tensor]) -> None:
         if len(state["steps"]) != self.examples:
             raise ValueError(
                 f"the checkpoint has ways of {len(state['steps'])} examples, the training set {self.examples}"
@@ -157,22 +192,25 @@ class DyART(Method[BoundaryPoints]):
         rounds = None if batch.inputs.device.type == "cpu" else PROJECTION_ROUNDS
         problem = Problem(model, batch.inputs, batch.labels.long(), *setting, rounds=rounds, compiled=self.compiled)
         if self.warm_start and self.examples:
-            best, value, correct = self._warm(problem, batch)
+            if self.ways is None:
+                self.ways = Ways(self.examples, batch.inputs.shape[1:], self.device)
+            value, correct = problem.look(problem.origin)
+            start = problem.into_box(problem.origin + flat(self.ways.of(batch)))
+            retiring = self._retiring(problem, value <= 0)
+            warm = self.ways.known(batch)
+            best, _ = fast_search_from(problem, start, self.steps, warm=warm, retiring=retiring)
         else:
-            best, first = fast_search_from(problem, problem.origin, self.steps)
+            retiring = self._retiring(problem)
+            best, first = fast_search_from(problem, problem.origin, self.steps, retiring=retiring)
             value, correct = first.value, first.correct
         # An input outside its class counts as its own crossing; it has no margin.
         best = best.where(value > 0, problem.nothing())
-        cost = Passes(problem.forward, problem.backward)
-        return assemble(problem, self.bounds, best, value, correct, cost, "fast")
+        last = problem if retiring is None else retiring.problem
+        return assemble(problem, self.bounds, best, value, correct, Passes(last.forward, last.backward), "fast")
 
-    def _warm(self, problem: Problem, batch: Batch) -> tuple[Best, Tensor, Tensor]:
-        """Return the search's result, and value and correctness of the inputs."""
-        if self.ways is None:
-            self.ways = Ways(self.examples, batch.inputs.shape[1:], self.device)
-        value, correct = problem.look(problem.origin)
-        start = problem.into_box(problem.origin + flat(self.ways.of(batch)))
-        return fast_search(problem, start, self.steps, warm=True), value, correct
+    def _retiring(self, problem: Problem, outside: Tensor | None = None) -> Retiring | None:
+        static = self.static or self.compiled
+        return Retiring(problem, self.r0, outside) if self.retire and not static else None
 
     def loss(self, model: Model, batch: Batch, crafted: BoundaryPoints) -> tuple[Tensor, Metrics]:
         """Return the loss at the batch and its boundary points, and what to log.
@@ -183,7 +221,8 @@ class DyART(Method[BoundaryPoints]):
             shares of the batch ``inside``, ``found``, ``optimal``, ``used`` (kept, below r0);
             ``margin_q10``, ``margin_q50``, ``margin_q90`` over the found points; ``phi_shift``, the mean over used
             points of phi_train - phi_eval: far from 0, the model in training mode has another boundary than in eval
-            mode, and raises that one.
+            mode, and raises that one. With ``adaptive_steps`` also ``search_steps``; with ``retire`` examples that left
+            because they are beyond r0 may count as not found, and are missing from the quantiles.
         """
         if self.ways is not None:
             self.ways.keep(batch, crafted.points - crafted.inputs, crafted.found)
@@ -193,6 +232,11 @@ class DyART(Method[BoundaryPoints]):
         margin = margin_costs(at_points, crafted, self.cost, self.box_aware, used).sum() / len(batch)
         metrics = self._metrics(crafted, used, at_points.detach(), at_inputs.detach(), batch.shard)
         metrics |= {"clean_loss": clean.detach(), "margin_loss": margin.detach()}
+        if self.counter is not None:
+            # Nothing found counts as near and not good; unless it may have left the search because it is far.
+            searched = crafted.found if self.retire else crafted.inside
+            self.counter.note(used, searched & ~(crafted.margin >= self.r0), batch.shard)
+            metrics["search_steps"] = torch.full((), float(self.steps), device=margin.device)
         return clean + self.lam * margin, metrics
 
     def _searched(self, model: Model) -> Model:

@@ -14,7 +14,7 @@ LEVELS = 127
 
 
 class Ways:
-    """Displacements by index. Memory: one byte a coordinate (CIFAR-10: 150 MB), on the device and in checkpoints.
+    """Displacements by index. Memory: one byte a coordinate (CIFAR-10: 154 MB), on the device and in checkpoints.
 
     Args:
         examples: indices are below this.
@@ -32,6 +32,10 @@ class Ways:
         size = self.sizes[batch.index].reshape(-1, *[1] * (batch.inputs.ndim - 1))
         ways = self.steps[batch.index].to(batch.inputs.dtype) * size / LEVELS
         return ways if batch.placement is None else placement.placed(ways, batch.placement)
+
+    def known(self, batch: Batch) -> Tensor:
+        """Return which examples of a batch have one, ``[N]``."""
+        return self.sizes[batch.index] > 0
 
     def keep(self, batch: Batch, ways: Tensor, known: Tensor) -> None:
         """Keep displacements of a batch, like its inputs; where ``known`` does not hold, what was kept is forgotten."""

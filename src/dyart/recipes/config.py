@@ -142,8 +142,10 @@ class Train:
         burn_in_from: begin with the weights of a run or checkpoint instead.
         batch_size: images per step of the optimizer.
         accumulate: split every batch into so many parts, to save memory.
-        precision: fp32, or bf16 for the network's inside.
+        precision: fp32, or bf16 for the network's inside, where the device is a GPU that has it.
         compile: torch.compile and, on a GPU, CUDA graphs; auto: on a GPU.
+        deterministic: the same bits in every run on one GPU: deterministic algorithms, uncompiled, which takes longer
+            (on a CPU a run has the same bits anyway).
         device: auto, cpu, cuda or cuda:1.
         devices: processes per machine, one for each GPU; they share every batch, so that the steps are those of one.
         num_nodes: machines.
@@ -165,6 +167,7 @@ class Train:
     accumulate: int = 1
     precision: Precision = "fp32"
     compile: Switch = "auto"
+    deterministic: bool = False
     device: str = "auto"
     devices: int = 1
     num_nodes: int = 1
@@ -188,6 +191,8 @@ class Train:
             raise ValueError(f"train.accumulate {self.accumulate} does not divide train.batch_size {self.batch_size}")
         if self.burn_in and self.burn_in_from:
             raise ValueError("train.burn_in and train.burn_in_from exclude each other: set one of them to its default")
+        if self.deterministic and self.compile == "on":
+            raise ValueError("train.deterministic needs train.compile off: compiled sums have no fixed order")
 
 
 @dataclass

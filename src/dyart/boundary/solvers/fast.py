@@ -23,6 +23,7 @@ from dyart.boundary.norms import Norm
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
 from dyart.boundary.projections import into_ball
+from dyart.boundary.retiring import Retiring
 
 Ends = tuple[float, float]
 
@@ -42,7 +43,10 @@ class Schedule(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """The settings of one step; tensors where the step is compiled, so that one compilation serves all."""
+    """The settings of one step: of all examples, or one each, ``[N]``.
+
+    Tensors where the step is compiled, so that one compilation serves all.
+    """
 
     memory: float | Tensor
     overshoot: float | Tensor
@@ -107,17 +111,29 @@ def fast_search_from(
     target: Tensor | None = None,
     tick: Tick = no_tick,
     known: Evaluation | None = None,
-    warm: bool = False,
+    warm: bool | Tensor = False,
+    retiring: Retiring | None = None,
 ) -> tuple[Best, Evaluation]:
-    """Search as ``fast_search`` does, and also return the evaluation at the start."""
+    """Search as ``fast_search`` does, and also return the evaluation at the start.
+
+    Args:
+        problem: the batch.
+        start: ``[N, D]``, inside the box.
+        steps: gradient evaluations.
+        target: a class to aim at.
+        tick: called after every step.
+        known: the evaluation at ``start``.
+        warm: ``start`` is nearly right, for all examples or for some of them, ``[N]``.
+        retiring: of the same problem: examples leave when it says so. Host synchronisation.
+    """
     count = steps + (known is not None)
-    schedule = WARM if warm else _schedule(count)
     take_step = compiled(_step) if problem.compiled and problem.norm != "l1" else _step
     x, best = start, problem.nothing()
     normal: Tensor | None = None
     aim = torch.ones_like(problem.labels, dtype=torch.bool)
     first = known
-    trust = torch.full_like(problem.origin[:, 0], TRUSTED if warm else 1.0)
+    trust = torch.ones_like(problem.origin[:, 0])
+    trust = torch.where(warm, TRUSTED, trust) if isinstance(warm, Tensor) else trust * (TRUSTED if warm else 1.0)
     before: tuple[Tensor, Evaluation] | None = None
     for step in range(count):
         if step == 0 and known is not None:
@@ -130,23 +146,38 @@ def fast_search_from(
             best = best.closer(problem.candidate(x, now))
             break
         past = now.gradient if normal is None else normal
-        setting = _setting(problem, schedule, step, count)
+        setting = _setting(problem, warm, step, count)
         if problem.norm == "l1":
             trust = trust if before is None else _trust(trust, *before, x, now, aim)
             setting, before = setting._replace(threshold=setting.threshold * trust), (x, now)
         ending = step + 2 == count and count > FEW
+        looked_at = x
         x, normal, best = take_step(problem, x, now, past, aim, best, setting, ending)
         aim = now.aimed
+        if retiring is not None:
+            state = (x, normal, aim, trust, before, target, warm)
+            problem, best, state = retiring(looked_at, now, best, state)
+            x, normal, aim, trust, before, target, warm = state
+            if len(x) == 0:
+                break
     assert first is not None
-    return best, first
+    return (best if retiring is None else retiring.all(best)), first
 
 
-def _setting(problem: Problem, schedule: Schedule, step: int, count: int) -> Setting:
+def _setting(problem: Problem, warm: bool | Tensor, step: int, count: int) -> Setting:
+    number = partial(problem.origin.new_full, ())
+    if isinstance(warm, Tensor):
+        pairs = zip(_numbers(WARM, step, count), _numbers(_schedule(count), step, count), strict=True)
+        return Setting(*(torch.where(warm, number(near), number(far)) for near, far in pairs))
+    numbers = _numbers(WARM if warm else _schedule(count), step, count)
+    return Setting(*(map(number, numbers) if problem.compiled else numbers))
+
+
+def _numbers(schedule: Schedule, step: int, count: int) -> tuple[float, float, float, float]:
     share = step / max(count - 2, 1)
     overshoot, pull_back = (begin + (end - begin) * share for begin, end in schedule[:2])
     begin, end = schedule.threshold
-    numbers = schedule.memory * (1 - step / count), overshoot, pull_back, begin * (end / begin) ** share
-    return Setting(*(map(partial(problem.origin.new_full, ()), numbers) if problem.compiled else numbers))
+    return schedule.memory * (1 - step / count), overshoot, pull_back, begin * (end / begin) ** share
 
 
 def _step(
@@ -156,9 +187,11 @@ def _step(
 
     Tensor work alone, without a pass of the model: what a GPU runs as a few kernels when it is compiled.
     """
-    best = best.closer(problem.candidate(x, now))
+    found = problem.candidate(x, now)
+    best = best.closer(found)
     normal = _average(past, now.gradient, _same(problem, now, aim), setting.memory)
-    x = _advance(problem, x, now, _as_steep(normal, now.gradient, WAY[problem.norm]), setting)
+    radius = setting.pull_back * found.distance  # infinite where nothing was crossed
+    x = _advance(problem, x, now, _as_steep(normal, now.gradient, WAY[problem.norm]), setting, radius)
     return (_last(problem, x, best, setting) if ending else x), normal, best
 
 
@@ -180,7 +213,7 @@ def _same(problem: Problem, now: Evaluation, aim: Tensor) -> Tensor:
 
 def _average(past: Tensor, gradient: Tensor, same: Tensor, memory: float | Tensor) -> Tensor:
     """Return the running average where the function followed is the ``same``; gradients that overflowed are left."""
-    keep = memory * (same & _finite(past))[:, None]
+    keep = (memory * (same & _finite(past)))[:, None]
     return gradient + keep * (torch.nan_to_num(past, nan=0.0, posinf=0.0, neginf=0.0) - gradient)
 
 
@@ -194,9 +227,8 @@ def _as_steep(normal: Tensor, gradient: Tensor, power: float) -> Tensor:
     return normal * torch.where(own > 0, true / torch.where(own > 0, own, 1.0), 1.0).clamp(*SCALES)
 
 
-def _advance(problem: Problem, x: Tensor, now: Evaluation, normal: Tensor, setting: Setting) -> Tensor:
+def _advance(problem: Problem, x: Tensor, now: Evaluation, normal: Tensor, setting: Setting, radius: Tensor) -> Tensor:
     origin, overshoot = problem.origin, setting.overshoot
-    radius = torch.where(now.value < 0, setting.pull_back * problem.distance(x), torch.inf)
     base = origin + into_ball(x - origin, radius, problem.norm)
     if problem.norm == "l1":
         moved = origin + _shrunk(problem, base, x, now, normal, setting)

@@ -1,0 +1,229 @@
+"""The published trainings: which there are, what they are called, and about how long each takes on an H200."""
+
+import json
+import re
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PLAN = Path(__file__).with_name("published.yaml")
+RESULTS = ROOT / "results"
+METHODS = ROOT / "benchmarks" / "results" / "methods.json"
+BASE = "base"
+# Seconds on one H200 (torch 2.11, bf16, compiled), for what has not been run yet; what has been is taken from its JSON.
+# An epoch of AT with ResNet-18, BatchNorm, batch 256; other methods by their work in benchmarks/results/methods.json.
+EPOCH = 4.7
+GROUP_NORM = 1.8  # an epoch with GroupNorm over one with BatchNorm: benchmarks/results/steps.json, batch 512
+FLOAT32 = 2.5  # an epoch in float32 over one in bf16: a guess
+VALIDATION = 0.5  # after every epoch
+START = 45.0  # imports, data, compiling from a cache that is warm
+SEARCH = 10  # steps of DyART's search in methods.json
+# By data and network: an epoch, and an attack on an image, over those of ResNet-18 on CIFAR-10. WRN-28-10 by
+# steps.json; Tiny-ImageNet has twice the images, four times the pixels.
+SIZES = {"cifar10-resnet18": (1.0, 1.0), "cifar10-wrn28-10": (6.8, 6.8), "tiny-imagenet-preactresnet18": (8.0, 4.0)}
+# 10,000 images: clean and five radii for the best checkpoint, 8/255 for the last.
+ATTACKS = {"apgd": 150.0, "last": 50.0, "autoattack": 480.0}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training with its attacks."""
+
+    group: str
+    label: str
+    recipe: str
+    seed: int
+    epochs: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    attacks: tuple[str, ...] = ("apgd",)
+    images: int = 10_000
+    paper: str | None = None
+    axis: tuple[str, Any] | None = None
+    """The setting that it is about, and its value; None of the base, which is about all of them."""
+
+    @property
+    def row(self) -> str:
+        """What its seeds have in common."""
+        return f"{self.group}-{slug(self.label)}"
+
+    @property
+    def name(self) -> str:
+        """Of its JSON file."""
+        return f"{self.row}-seed{self.seed}"
+
+    @property
+    def normalization(self) -> str:
+        return "group" if "-gn-" in self.recipe else "batch"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one table."""
+
+    name: str
+    title: str
+    runs: tuple[Run, ...]
+    table: str | None = None
+    """Of the paper, with the same methods."""
+    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    base: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> dict[str, list[Run]]:
+        """Runs by what their seeds have in common, in order."""
+        rows: dict[str, list[Run]] = {}
+        for run in self.runs:
+            rows.setdefault(run.row, []).append(run)
+        return rows
+
+    def of_axis(self, axis: str) -> dict[Any, list[Run]]:
+        """The runs of an axis by its values; the base's own value is that of the base run."""
+        return {
+            value: [run for run in self.runs if run.axis == (None if value == self.base[axis] else (axis, value))]
+            for value in self.axes[axis]
+        }
+
+
+def slug(label: str) -> str:
+    """Return a label as part of a file's name."""
+    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-")
+
+
+def written(value: object) -> str:
+    """Return a setting as the command line takes it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def load_plan(path: Path = PLAN) -> list[Group]:
+    """Return the groups of a plan.
+
+    Raises:
+        ValueError: two runs have the same name, or an axis lacks the base's value.
+    """
+    import yaml
+
+    groups = [_group(name, tree) for name, tree in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"].items()]
+    names = [run.name for group in groups for run in group.runs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{path}: two runs are called {', '.join(twice)}; change a label")
+    return groups
+
+
+def _group(name: str, tree: Mapping[str, Any]) -> Group:
+    base, axes = tree.get("base", {}), {key: tuple(values) for key, values in tree.get("axes", {}).items()}
+    runs = [run for row in tree.get("rows", []) for run in _row(name, tree, row)]
+    if axes:
+        runs += _axes(name, tree, base, axes)
+    table = str(tree["table"]) if "table" in tree else None
+    return Group(name, tree["title"], tuple(runs), table, axes, base)
+
+
+def _row(group: str, tree: Mapping[str, Any], row: Mapping[str, Any]) -> Iterable[Run]:
+    seeds = row.get("seeds", [0])
+    for seed in seeds:
+        attacks = ("apgd", "autoattack") if row.get("autoattack") and seed == seeds[0] else ("apgd",)
+        settings = {**tree.get("settings", {}), **row.get("settings", {})}
+        epochs, images = int(row.get("epochs", tree["epochs"])), int(tree.get("images", Run.images))
+        yield Run(group, row["label"], row["recipe"], seed, epochs, settings, attacks, images, row.get("paper"))
+
+
+def _axes(
+    group: str, tree: Mapping[str, Any], base: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]]
+) -> list[Run]:
+    for axis, values in axes.items():
+        if axis not in base or base[axis] not in values:
+            raise ValueError(f"{group}: the axis {axis} {list(values)} needs the base's value among its own")
+    recipe, seed, epochs = tree["recipe"], int(tree.get("seed", 0)), int(tree["epochs"])
+    runs = [Run(group, BASE, recipe, seed, epochs, dict(base))]
+    for axis, values in axes.items():
+        for value in values:
+            if value != base[axis]:
+                label = f"{axis.partition('.')[2]} {written(value)}"
+                runs.append(Run(group, label, recipe, seed, epochs, {**base, axis: value}, axis=(axis, value)))
+    return runs
+
+
+def words(run: Run) -> list[str]:
+    """Return recipe and settings as `benchmarks/train_and_attack.py` takes them; a burn-in is part of the epochs."""
+    from dyart.recipes import resolve
+
+    given = [word for key, value in run.settings.items() for word in (f"--{key}", written(value))]
+    burn_in = resolve(run.recipe, given).train.burn_in
+    return [run.recipe, *given, "--train.epochs", str(run.epochs - burn_in), "--seed", str(run.seed)]
+
+
+def record_of(run: Run, results: Path = RESULTS) -> dict[str, Any] | None:
+    """Return the JSON of a run, if there is one."""
+    path = results / f"{run.name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def missing(run: Run, record: Mapping[str, Any] | None) -> list[str]:
+    """Return the stages that a run lacks: "train", then its attacks by name and "last"; of a failed run none."""
+    if record is not None and "failed" in record:
+        return []
+    if record is None or "train_seconds" not in record:
+        return ["train", *run.attacks, "last"]
+    done = {(one["checkpoint"], one["tier"]) for one in record.get("evaluations", [])}
+    wanted = {attack: ("best", attack) for attack in run.attacks} | {"last": ("last", "apgd")}
+    return [name for name, key in wanted.items() if key not in done]
+
+
+def seconds(run: Run, stages: Iterable[str], known: Iterable[Mapping[str, Any]] = ()) -> float:
+    """Return about how long some stages of a run take: by runs of the same kind that are known, else by the table."""
+    known = [record for record in known if _size(record["recipe"]) == _size(run.recipe)]
+    total = START
+    for stage in stages:
+        total += run.epochs * _epoch(run, known) if stage == "train" else _attack(run, stage, known)
+    return total
+
+
+def _size(recipe: str) -> str:
+    """Return data and network of a recipe, as far as the table knows them."""
+    return next((name for name in SIZES if recipe.startswith(name)), "cifar10-resnet18")
+
+
+def _epoch(run: Run, known: list[Mapping[str, Any]]) -> float:
+    alike = [
+        record["seconds_per_epoch"] + record.get("validation_seconds_per_epoch", 0.0)
+        for record in known
+        if "seconds_per_epoch" in record
+        and (record["recipe"], record["settings"]["train"]["precision"]) == (run.recipe, _precision(run))
+        and record["settings"]["method"].get("steps") == run.settings.get("method.steps", _steps(record))
+    ]
+    if alike:
+        return statistics.median(alike)
+    work = {r["method"]: r["work"] for r in json.loads(METHODS.read_text(encoding="utf-8"))["records"]}
+    method = run.recipe.removeprefix(f"{_size(run.recipe)}-").removeprefix("gn-")
+    factor = work.get(method, work["at"]) / work["at"]
+    if method.startswith("dyart"):  # measured later, a step with SEARCH steps of the search takes AT's time
+        factor *= (run.settings.get("method.steps", SEARCH) + 4) / (SEARCH + 4) * work["at"] / work["dyart"]
+    factor *= GROUP_NORM if run.normalization == "group" else 1.0
+    factor *= FLOAT32 if _precision(run) == "fp32" else 1.0
+    return SIZES[_size(run.recipe)][0] * (VALIDATION + EPOCH * factor)
+
+
+def _precision(run: Run) -> str:
+    return str(run.settings.get("train.precision", "bf16"))
+
+
+def _steps(record: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    return record["settings"]["method"].get("steps")
+
+
+def _attack(run: Run, stage: str, known: list[Mapping[str, Any]]) -> float:
+    wanted = ("last", "apgd") if stage == "last" else ("best", stage)
+    took = [
+        one["wall_seconds"] / one["images"]
+        for record in known
+        for one in record.get("evaluations", [])
+        if (one["checkpoint"], one["tier"]) == wanted and "same_as" not in one
+    ]
+    usual = SIZES[_size(run.recipe)][1] * ATTACKS[stage] / 10_000
+    return run.images * (statistics.median(took) if took else usual)

@@ -1,0 +1,166 @@
+"""Draw the figures of docs/results from the JSON and CSV files in results/.
+
+    python scripts/docs_figures.py            draw those whose data are there
+    python scripts/docs_figures.py --check    exit with 1 if one was drawn from other data than are there now
+
+Every picture carries the checksum of what it was drawn from: a check compares that, and not pixels, which differ from
+one version of matplotlib to the next.
+"""
+
+import csv
+import hashlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from dynamics_tables import MODELS, RADIUS, plotted, read
+from published_tables import COLUMNS, FIGURES, RESULTS, difference, groups, records_of
+
+from dyart.attacks.radius import Radius
+from dyart.report import style
+from dyart.report.bars import speed_bars
+from dyart.report.curves import NEGATIVE, Curves, read_published, training_curves
+from dyart.report.scatter import Cloud, margin_speed_scatter
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DPI = 200
+SOURCE = "Source"
+PAPER = "AT (paper)"
+GROUP = "cifar10-resnet18-bn"
+MARKERS = "osD^v<>PX*h"  # there are fewer colours than methods
+SHOWN = ("clean", "robust", "train_clean", "train_robust")
+
+
+class Drawing(NamedTuple):
+    """A figure: the files it is drawn from, all of which must be there, and how."""
+
+    files: Callable[[], list[Path]]
+    draw: Callable[[], "Figure"]
+
+
+def clouds() -> dict[str, dict[str, Cloud]]:
+    """Return margins and speeds by network and method, ours and the paper's."""
+    with (RESULTS / "paper-dynamics.csv").open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    found: dict[str, dict[str, Cloud]] = {}
+    for model in MODELS:
+        rows = [line for line in lines if line["model"] == model]
+        margin = np.array([float(line["margin"]) for line in rows])
+        found[model] = {
+            name: Cloud(margin, np.array([float(line[name]) for line in rows])) for name in ("at", "dyart")
+        } | {PAPER: Cloud(*plotted(model))}
+    return found
+
+
+def whole_curves() -> "Figure":
+    """Draw accuracies and negative shares through whole trainings, ours above the paper's."""
+    names = {"AT": "at", "DyART": "dyart"}
+    ours: dict[str, Curves] = {}
+    for name, method in names.items():
+        record = read(RESULTS / f"whole-training-{method}.json")
+        assert record is not None
+        wanted = {key: part for key, part in record["curves"].items() if key in (*SHOWN, NEGATIVE)}
+        ours[name] = {key: (np.array(part["step"]), np.array(part["value"])) for key, part in wanted.items()}
+    files = [RESULTS / "paper" / f for f in ("AT_acc.csv", "DyART_acc.csv", "neg_ratio_wholeTraining.csv")]
+    return training_curves({"here": ours, "the paper": read_published(files, list(names))})
+
+
+def against_at() -> "Figure":
+    """Draw every method's accuracy minus that of AT, paired by image, with intervals over images."""
+    from matplotlib.figure import Figure
+
+    rows = {runs[0].label: records_of(runs) for runs in groups()[GROUP].rows.values()}
+    at = rows.pop("AT")
+    shown = {label: records for label, records in rows.items() if records and label != "natural"}
+    with style.style():
+        figure = Figure(figsize=(style.PAGE, 2.8), layout="constrained")
+        axis = figure.subplots()
+        colours = style.method_colours([label.lower() for label in shown])
+        for place, (label, records, marker) in enumerate(zip(shown, shown.values(), MARKERS, strict=False)):
+            found = [difference(at, records, column) for column in COLUMNS]
+            middle = np.array([100 * one.mean for one in found])
+            reach = np.array([100 * (one.high - one.mean) for one in found])
+            x = np.arange(len(COLUMNS)) + 0.7 * ((place + 0.5) / len(shown) - 0.5)
+            axis.errorbar(x, middle, reach, fmt=marker, markersize=3.5, color=colours[label.lower()], label=label)
+        axis.axhline(0, color=style.BLACK, linewidth=0.6)
+        axis.set_xticks(range(len(COLUMNS)), COLUMNS)
+        axis.set_ylabel("accuracy minus that of AT, points")
+        figure.legend(loc="outside right upper")
+    return figure
+
+
+def run_files() -> list[Path]:
+    """Return the files of the methods' runs; none unless AT and one more are there."""
+    rows = groups()[GROUP].rows
+    found = {row: [RESULTS / f"{record['name']}.json" for record in records_of(runs)] for row, runs in rows.items()}
+    enough = found[f"{GROUP}-at"] and sum(bool(files) for files in found.values()) > 1
+    return [file for files in found.values() for file in files] if enough else []
+
+
+def update_files() -> list[Path]:
+    """Return what the figures of one update are drawn from."""
+    return [RESULTS / "paper-dynamics.csv", RESULTS / "paper" / "AT_margin_speed.csv"]
+
+
+def edges() -> list[float]:
+    """Return the paper's margin intervals."""
+    from dyart.dynamics.shares import margin_edges
+
+    return margin_edges(RADIUS)
+
+
+DRAWINGS = {
+    "methods-against-at": Drawing(run_files, against_at),
+    "dynamics-scatter": Drawing(update_files, lambda: margin_speed_scatter(clouds(), Radius("8/255"), "gradient")),
+    "dynamics-bars": Drawing(update_files, lambda: speed_bars(clouds(), edges(), "/255", "gradient")),
+    "whole-training": Drawing(
+        lambda: [RESULTS / f"whole-training-{method}.json" for method in ("at", "dyart")], whole_curves
+    ),
+}
+
+
+def checksum(files: list[Path]) -> str | None:
+    """Return the checksum of some files; None where one is missing, or all."""
+    if not files or not all(file.is_file() for file in files):
+        return None
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def drawn_from(path: Path) -> str | None:
+    """Return the checksum that a picture carries; None where there is no picture."""
+    from PIL import Image
+
+    if not path.is_file():
+        return None
+    with Image.open(path) as picture:
+        return str(picture.info.get(SOURCE))
+
+
+def main(check: bool) -> int:
+    """Draw or check all; return the exit status."""
+    stale = []
+    for name, drawing in DRAWINGS.items():
+        path, wanted = FIGURES / f"{name}.png", checksum(drawing.files())
+        if drawn_from(path) == wanted:
+            continue
+        stale.append(name)
+        if check:
+            continue
+        if wanted is None:
+            path.unlink()
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with style.style():
+            drawing.draw().savefig(path, dpi=DPI, metadata={SOURCE: wanted, "Software": None})
+        print(path)
+    if stale and check:
+        print(f"drawn from other data: {', '.join(stale)}; run python scripts/docs_figures.py", file=sys.stderr)
+    return int(bool(stale) and check)
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))

@@ -1,0 +1,366 @@
+"""The tables of docs/results about published trainings: from the plan, the JSON files in results/, and the paper's.
+
+What the plan has and results/ has not, is said to be missing, in the same tables; what failed is listed.
+"""
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+
+from dyart.evaluation.paired import Difference, paired_difference
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "benchmarks"))  # at the end: its modules have common names
+
+from publish_model import command  # noqa: E402
+
+from plan import Group, Run, load_plan, missing, record_of, written  # noqa: E402
+from run_records import CLEAN, evaluation_of, flags_of  # noqa: E402
+
+RESULTS = ROOT / "results"
+MODELS = ROOT / "models"
+FIGURES = ROOT / "docs" / "results" / "figures"
+RADII = ("2/255", "4/255", "8/255", "12/255", "16/255")
+COLUMNS = (CLEAN, *RADII)
+OWN = ("DyART-AWP", "natural")  # not among the paper's robust methods
+NOT_YET = "not run yet"
+# What the paper says of a larger (of r0: a smaller) value, by column: its appendix, "Hyperparameter Sensitivity".
+DIRECTIONS: dict[str, tuple[bool, dict[str, int]]] = {
+    "method.alpha": (True, {CLEAN: 1, "2/255": 1, "4/255": 1, "12/255": -1, "16/255": -1}),
+    "method.r0": (False, {CLEAN: 1, "2/255": 1, "12/255": -1, "16/255": -1}),
+    "method.lam": (True, {CLEAN: -1, "2/255": -1, "4/255": -1, "12/255": 1, "16/255": 1}),
+}
+Records = Mapping[str, list[dict[str, Any]]]
+
+
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+@cache
+def groups() -> dict[str, Group]:
+    """Return the groups of the plan by name."""
+    return {group.name: group for group in load_plan()}
+
+
+def records_of(runs: Sequence[Run], results: Path | None = None) -> list[dict[str, Any]]:
+    """Return the records of runs that were trained and attacked."""
+    found = [record_of(run, results or RESULTS) for run in runs]
+    return [record for record in found if record is not None and evaluation_of(record, "best", "apgd") is not None]
+
+
+def values_of(records: Sequence[Mapping[str, Any]], column: str, which: str = "best") -> list[float]:
+    """Return one accuracy under the tier apgd of every run that has it, in per cent."""
+    parts = [evaluation_of(record, which, "apgd") for record in records]
+    shares = [part[CLEAN] if column == CLEAN else part["robust"].get(column) for part in parts if part is not None]
+    return [100 * share for share in shares if share is not None]
+
+
+def cell(values: Sequence[float], bold: bool = False) -> str:
+    """Return a mean, with the standard deviation over seeds where there are several."""
+    if not values:
+        return ""
+    text = f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+    return f"**{text}**" if bold else text
+
+
+def methods(name: str) -> str:
+    """Return the accuracies of all rows of a group; the best of every column in bold."""
+    group = groups()[name]
+    found = {row: records_of(runs) for row, runs in group.rows.items()}
+    best = {column: _best(found, column) for column in COLUMNS}
+    lines = []
+    for row, runs in group.rows.items():
+        records = found[row]
+        if not records:
+            lines.append([runs[0].label, f"0 of {len(runs)}", NOT_YET, *[""] * 10])
+            continue
+        accuracies = [cell(values_of(records, column), row == best[column]) for column in COLUMNS]
+        last = cell(values_of(records, "8/255", which="last"))
+        seeds = str(len(records)) if len(records) == len(runs) else f"{len(records)} of {len(runs)}"
+        lines.append([runs[0].label, seeds, *accuracies, last, *_effort(records), _links(records)])
+    head = ["", "seeds", "clean, %", *RADII, "8/255, last", "epochs", "s per epoch", "training, s", "JSON"]
+    return grid(head, lines)
+
+
+def _best(found: Records, column: str) -> str | None:
+    means = {row: mean(values) for row, records in found.items() if (values := values_of(records, column))}
+    return max(means, key=means.__getitem__) if len(means) > 1 else None
+
+
+def _effort(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    burn_in = records[0].get("burn_in", 0)
+    epochs = f"{burn_in} + {records[0]['epochs'] - burn_in}" if burn_in else str(records[0]["epochs"])
+    each = mean(record["seconds_per_epoch"] for record in records)
+    together = max(record.get("together", 1) for record in records)  # on one GPU: each is slower than alone
+    beside = f" ({together} at a time)" if together > 1 else ""
+    return [epochs, f"{each:.1f}{beside}", f"{mean(record['wall_seconds'] for record in records):.0f}"]
+
+
+def _links(records: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"[{record['seed']}](../../results/{record['name']}.json)" for record in records)
+
+
+def conditions(name: str) -> str:
+    """Return on what and how a group's runs were measured, how many there are, what is missing and what failed."""
+    group = groups()[name]
+    records = records_of(group.runs)
+    parts = [f"{len(records)} of {len(group.runs)} runs are there."]
+    if records:
+        gpus = ", ".join(sorted({record["gpu"] for record in records}))
+        torch = ", ".join(sorted({record["versions"]["torch"] for record in records}))
+        one = evaluation_of(records[0], "best", "apgd")
+        assert one is not None
+        parts.append(f"GPU: {gpus}; torch {torch}; {one['images']:,} test images; attack: {one['attack']}.")
+    records_by_run = {run.name: record_of(run, RESULTS) for run in group.runs}
+    failed = [
+        f"{name} ({record['failed']['stage']}: {record['failed']['error'].splitlines()[0]})"
+        for name, record in records_by_run.items()
+        if record is not None and "failed" in record
+    ]
+    if failed:
+        parts.append(f"Failed: {'; '.join(failed)}.")
+    left = [run for run in group.runs if missing(run, records_by_run[run.name])]
+    if left:
+        labels = dict.fromkeys(run.label for run in left)
+        counts = {label: sum(run.label == label for run in left) for label in labels}
+        words = ", ".join(f"{label} ({count} seeds)" if count > 1 else label for label, count in counts.items())
+        parts.append(f"Missing, in whole or in part: {words}.")
+    return "\n" + " ".join(parts) + "\n"
+
+
+def winners(name: str) -> str:
+    """Return which of the paper's methods has the highest mean, by radius."""
+    group = groups()[name]
+    found = {
+        runs[0].label: records
+        for runs in group.rows.values()
+        if runs[0].label not in OWN and (records := records_of(runs))
+    }
+    lacking = [runs[0].label for runs in group.rows.values() if runs[0].label not in OWN and not records_of(runs)]
+    if len(found) < 2:
+        return f"\nWhich method is best at which radius: {NOT_YET}.\n"
+    words = ", ".join(f"{_best(found, column)} at {column}" for column in RADII)
+    without = f" (without {', '.join(lacking)}: {NOT_YET})" if lacking else ""
+    return f"\nHighest mean among the paper's methods: {words}{without}.\n"
+
+
+def differences(name: str, of: str = "DyART") -> str:
+    """Return paired differences between one method and every other, on the same images."""
+    group = groups()[name]
+    rows = {runs[0].label: records_of(runs) for runs in group.rows.values()}
+    own = rows.pop(of)
+    if not own:
+        return f"\nPaired differences: {NOT_YET} ({of}).\n"
+    lines = []
+    for label, records in rows.items():
+        if records:
+            parts = [str(difference(records, own, column)) for column in COLUMNS]
+            lines.append([f"{of} - {label}", f"{len(own)}, {len(records)}", *parts])
+    return grid(["points", "seeds", "clean", *RADII], lines) if lines else f"\nOther methods: {NOT_YET}.\n"
+
+
+def difference(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], column: str) -> Difference:
+    """Return how much more often the second runs are right than the first, paired by image."""
+    return paired_difference(_flags(first, column), _flags(second, column))
+
+
+def _flags(records: Sequence[Mapping[str, Any]], column: str) -> list[np.ndarray]:
+    parts = [evaluation_of(record, "best", "apgd") for record in records]
+    return [flags_of(part, column).astype(float) for part in parts if part is not None]
+
+
+def tiers(name: str) -> str:
+    """Return AutoAttack beside the tier apgd: what FAB-T and Square find beyond it."""
+    lines = []
+    for run in groups()[name].runs:
+        if "autoattack" not in run.attacks:
+            continue
+        record = record_of(run, RESULTS) or {}
+        quick, whole = (evaluation_of(record, "best", tier) for tier in ("apgd", "autoattack"))
+        if quick is None or whole is None:
+            lines.append([f"{run.label}, seed {run.seed}", NOT_YET, *[""] * (len(RADII) + 1)])
+            continue
+        shown = [_tier_cell(quick, whole, radius) for radius in RADII]
+        first = [f"{run.label}, seed {run.seed}", f"{100 * whole[CLEAN]:.2f}"]
+        lines.append([*first, *shown, f"{whole['wall_seconds']:.0f}"])
+    return grid(["AutoAttack, % (minus apgd)", "clean", *RADII, "s"], lines)
+
+
+def _tier_cell(quick: Mapping[str, Any], whole: Mapping[str, Any], radius: str) -> str:
+    share = 100 * whole["robust"][radius]
+    return f"{share:.2f} ({share - 100 * quick['robust'][radius]:+.2f})"
+
+
+@cache
+def published() -> list[dict[str, str]]:
+    """Return the lines of the paper's tables."""
+    with (RESULTS / "paper" / "tables.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def beside_paper(name: str) -> str:
+    """Return our accuracies beside those of the paper's table with the same methods."""
+    table = groups()[name].table
+    numbers = {(line["defense"], line["radius"]): line for line in published() if line["table"] == table}
+    lines = []
+    for runs in groups()[name].rows.values():
+        paper = runs[0].paper
+        if paper is None:
+            continue
+        records = records_of(runs)
+        ours = [cell(values_of(records, column)) for column in COLUMNS] if records else [NOT_YET, *[""] * len(RADII)]
+        theirs = [_published(numbers[paper, column]) for column in COLUMNS]
+        lines += [[runs[0].label, "here", *ours], ["", f"the paper, {_network(table)}", *theirs]]
+    return grid(["", "", "clean, %", *RADII], lines)
+
+
+def _published(line: Mapping[str, str]) -> str:
+    return f"{line['percent']} ± {line['sd']}" if line["sd"] else line["percent"]
+
+
+def _network(table: str | None) -> str:
+    return {"wrn28-10": "WRN-28-10", "preactresnet18": "PreActResNet-18"}[
+        next(line["network"] for line in published() if line["table"] == table)
+    ]
+
+
+def axis(key: str) -> str:
+    """Return the runs along one setting, all else being that of the base."""
+    group = groups()["sensitivity"]
+    lines = []
+    for value, runs in group.of_axis(key).items():
+        shown = {"null": "off"}.get(written(value), written(value)) + (" (base)" if value == group.base[key] else "")
+        records = records_of(runs)
+        if not records:
+            lines.append([shown, NOT_YET, *[""] * 8])
+            continue
+        record = records[0]
+        held_out = record["validation"]["val_robust"][record["best_epoch"] - 1]
+        accuracies = [cell(values_of(records, column)) for column in COLUMNS]
+        times = [f"{100 * held_out:.1f}", _effort(records)[1]]
+        lines.append([shown, *accuracies, *times, _links(records)])
+    head = [f"`{key}`", "clean, %", *RADII, "hold-out, PGD-20", "s per epoch", "JSON, seed"]
+    return grid(head, lines)
+
+
+def directions() -> str:
+    """Return what the paper says of its settings beside the paired difference between the ends of each axis."""
+    group, lines = groups()["sensitivity"], []
+    for key, (upwards, expected) in DIRECTIONS.items():
+        values = group.axes[key] if upwards else group.axes[key][::-1]
+        runs = group.of_axis(key)
+        first, second = (records_of(runs[value]) for value in (values[0], values[-1]))
+        title = f"`{key}` {written(values[0])} → {written(values[-1])}"
+        if not first or not second:
+            lines.append([title, NOT_YET, *[""] * (len(COLUMNS) - 1)])
+            continue
+        lines.append([title, *(_verdict(difference(first, second, c), expected.get(c, 0)) for c in COLUMNS)])
+    return grid(["points", "clean", *RADII], lines)
+
+
+def _verdict(found: Difference, expected: int) -> str:
+    """Return a difference, and whether it has the sign that the paper reports."""
+    if not expected:
+        return str(found)
+    clear = 1 if found.low > 0 else -1 if found.high < 0 else 0
+    word = {expected: "as the paper", -expected: "against the paper", 0: "open"}[clear]
+    return f"{found}, {word}"
+
+
+def overview() -> str:
+    """Return, per group, how many runs are there, failed and missing, and the time they took."""
+    lines = []
+    for group in groups().values():
+        records = {run.name: record_of(run, RESULTS) for run in group.runs}
+        there = [record for record in records.values() if record is not None]
+        failed = sum("failed" in record for record in there)
+        left = sum(bool(missing(run, records[run.name])) for run in group.runs)
+        spent = sum(record.get("wall_seconds", 0.0) for record in there)
+        spent += sum(one.get("wall_seconds", 0.0) for record in there for one in record.get("evaluations", []))
+        done = len(group.runs) - left - failed
+        lines.append([group.title, *map(str, (len(group.runs), done, failed, left)), f"{spent / 60:.0f}"])
+    return grid(["", "runs planned", "done", "failed", "missing", "GPU minutes"], lines)
+
+
+def earlier() -> str:
+    """Return runs from before the plan: one radius, no verdicts kept."""
+    lines = []
+    for path in sorted(RESULTS.glob("cifar10-*.json")):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        if "evaluations" in run or "robust" not in run:
+            continue
+        robust = ", ".join(f"{radius}: {100 * share:.2f}" for radius, share in run["robust"].items())
+        lines.append(
+            [
+                f"[{path.stem}](../../results/{path.name})",
+                f"{100 * run['clean']:.2f}",
+                robust,
+                str(run["epochs"]),
+                str(run["seed"]),
+                f"{run['seconds_per_epoch']:.1f}",
+                f"{run['gpu']}, torch {run['versions']['torch']}",
+            ]
+        )
+    return grid(["", "clean, %", "robust, %", "epochs", "seed", "s per epoch", "GPU"], lines)
+
+
+def models() -> str:
+    """Return the published models, each with the command that measures it."""
+    lines = []
+    for path in sorted(MODELS.glob("*.safetensors")):
+        record = record_named(path.stem)
+        lines.append([f"`models/{path.name}`", f"{path.stat().st_size / 1e6:.1f}", cell([100 * record[CLEAN]])])
+        lines[-1] += [cell([100 * record["robust"]["8/255"]]), f"`{command(record, f'models/{path.name}')}`"]
+    if not lines:
+        return "\nPublished weights: none yet.\n"
+    return grid(["file, with a card beside it", "MB", "clean, %", "8/255, %", "measure it"], lines)
+
+
+def record_named(name: str) -> dict[str, Any]:
+    """Return the record of a run by its name."""
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def figure(name: str, words: str, command: str) -> str:
+    """Return the picture of a figure, or that it is missing and which command makes its data."""
+    if (FIGURES / f"{name}.png").is_file():
+        return f"\n![{words}](figures/{name}.png)\n"
+    return f"\n{words}: {NOT_YET} (`{command}`, then `python scripts/docs_figures.py`).\n"
+
+
+def makers() -> dict[str, Callable[[], str]]:
+    """Return the tables by name: those of a group end with the group's."""
+    at = ("methods-against-at", "Accuracy of every method minus that of AT", "python benchmarks/run_queue.py run")
+    made: dict[str, Callable[[], str]] = {
+        "runs-overview": overview,
+        "runs-earlier": earlier,
+        "directions": directions,
+        "models": models,
+        "figure-methods": partial(figure, *at),
+    }
+    for name, group in groups().items():
+        made[f"conditions-{name}"] = partial(conditions, name)
+        made |= {f"axis-{key.partition('.')[2].replace('_', '-')}": partial(axis, key) for key in group.axes}
+        if group.axes:
+            continue
+        made[f"runs-{name}"] = partial(methods, name)
+        made[f"winners-{name}"] = partial(winners, name)
+        made[f"differences-{name}"] = partial(differences, name)
+        made[f"paper-{name}"] = partial(beside_paper, name)
+        if any("autoattack" in run.attacks for run in group.runs):
+            made[f"tiers-{name}"] = partial(tiers, name)
+    return made
+
+
+MAKERS = makers()

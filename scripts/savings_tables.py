@@ -1,0 +1,55 @@
+"""Tables of the page about speed: what DyART's savings save, and a step on a CPU."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from published_tables import grid
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+NAMES = {"natural": "natural", "at": "AT, PGD-10", "trades": "TRADES, PGD-10", "dyart": "DyART"}
+
+
+def _records(name: str) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["records"]
+    return records
+
+
+def ablation() -> str:
+    """Return every variant's accuracies, passes and time, means over the seeds."""
+    records, rows = _records("ablation"), []
+    base = {record["seed"]: record["step_ms"] for record in records if record["variant"] == "as it is"}
+    for variant in dict.fromkeys(record["variant"] for record in records):
+        runs = [record for record in records if record["variant"] == variant]
+        steps = f"{mean(mean(run['search_steps']) for run in runs):.1f}"
+        shares = [f"{100 * mean(run[key] for run in runs):.1f}" for key in ("clean", "robust", "found", "good")]
+        passes = " + ".join(f"{mean(run[key] for run in runs):.1f}" for key in ("forward_passes", "backward_passes"))
+        time = f"{mean(run['step_ms'] / base[run['seed']] for run in runs):.2f}"
+        rows.append([variant, steps, *shares, passes, time])
+    head = [
+        "variant",
+        "steps",
+        "clean, %",
+        "robust, %",
+        "found, %",
+        "good, %",
+        "passes",
+        "time",
+    ]
+    return grid(head, rows)
+
+
+def cpu_steps() -> str:
+    """Return the demo network's steps on a CPU."""
+    records = _records("steps_cpu")
+    adversarial = next(record["ms"] for record in records if record["method"] == "at")
+    rows = [
+        [NAMES[record["method"]], f"{record['ms']:.0f}", f"{record['ms'] / adversarial:.2f}", f"{record['passes']:.0f}"]
+        for record in records
+    ]
+    return grid(["method", "ms (median)", "over AT", "passes"], rows)
+
+
+MAKERS: dict[str, Callable[[], str]] = {"ablation": ablation, "steps-cpu": cpu_steps}

@@ -1,0 +1,113 @@
+"""Where a command's records go where no ``--out`` says so: none is lost to one of something else, or of less."""
+
+import argparse
+import json
+import re
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from dyart.evaluation.records import FILE as EVALUATION
+from dyart.evaluation.tiers import ATTACKS
+
+# Of a search's settings, what its margins are margins of.
+QUESTION = ("run_or_checkpoint", "model", "model_args", "weights", "mean", "std", "norm", "boundary")
+
+Record = dict[str, Any]
+
+
+def evaluation_folder(
+    run: Path | None, checkpoint: str | None, asked: Record, options: argparse.Namespace, part: bool
+) -> tuple[Path, str]:
+    """Return the folder of an evaluation, and words for the user where it is not the usual one.
+
+    A run's own folder for its best weights on the whole test set; one in it for a checkpoint or a part of the set.
+    Without a run, one that is named after the weights or the model. What a finished evaluation of the same weights has
+    there already is replaced by a more thorough attack alone; any other goes beside it.
+
+    Args:
+        run: the run's folder.
+        checkpoint: the name of a checkpoint that is not the run's best one.
+        asked: what is evaluated, and how; a record of the same is replaced (or gone on with).
+        options: of the command: what is named, and whether to start ``fresh``.
+        part: not all test examples are evaluated.
+    """
+    words = [] if run else [_label(options)]
+    words += [checkpoint] if checkpoint else []
+    words += [str(asked["examples"])] if part else []
+    base = (run or Path()) / "-".join(["evaluation", *words]) if words else run
+    assert base is not None
+    if options.fresh:
+        return base, ""
+    beside = (run or Path()) / "-".join(["evaluation", *words, options.attack])
+    for place in _numbered(base, beside):
+        stored = _read(place / EVALUATION)
+        if stored is None or stored.get("asked") == asked or (place == run and _outdone(stored, asked)):
+            break
+    stays = f"{base / EVALUATION} is of another evaluation, and stays as it is (--fresh would replace it)"
+    return place, "" if place == base else stays
+
+
+def margins_path(folder: Path, data: str, examples: int, options: argparse.Namespace) -> tuple[Path, str]:
+    """Return the CSV file of a search, and words where it is not ``margins.csv``: one of more, or of other, is there.
+
+    Args:
+        folder: for the file.
+        data: name of the set.
+        examples: their number.
+        options: of the command.
+    """
+    base = folder / "margins.csv"
+    for path in _numbered(base, base.with_name(f"margins-{examples}.csv")):
+        if not path.is_file():
+            break
+        stored = _read(path.with_suffix(".json"))
+        if stored is None:  # without settings, only its length can be told
+            if examples >= len(path.read_text(encoding="utf-8").splitlines()) - 1:
+                break
+            continue
+        settings = stored.get("settings", {})
+        same = all(settings.get(name) == _plain(getattr(options, name)) for name in QUESTION)
+        if same and stored.get("data") == data and examples >= stored.get("summary", {}).get("examples", 0):
+            break
+    stays = f"{base} is of more examples or of something else, and stays as it is (--out would replace it)"
+    return path, "" if path == base else stays
+
+
+def _label(options: argparse.Namespace) -> str:
+    """Return a name for a network outside of a run, as a part of a folder's name."""
+    file = options.weights or options.run_or_checkpoint
+    name = file.stem if file else options.model
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "network"
+
+
+def _numbered(first: Path, second: Path) -> Iterator[Path]:
+    yield first
+    yield second
+    for number in count(2):
+        name = second.name.removesuffix(".csv")
+        yield second.with_name(f"{name}-{number}{second.name.removeprefix(name)}")
+
+
+def _outdone(stored: Record, asked: Record) -> bool:
+    """Say whether a run's record makes room: of a quicker attack, of other weights, or the training's own."""
+    tier, old = stored.get("tier"), stored.get("asked") or {}
+    if stored.get("data") != asked["data"]:
+        return False
+    if tier not in ATTACKS or old.get("network", asked["network"]) != asked["network"]:
+        return True
+    return ATTACKS.index(tier) < ATTACKS.index(asked["attack"])  # they are listed from quick to thorough
+
+
+def _read(path: Path) -> Record | None:
+    """Return a record; None where there is none, or one that nobody can read."""
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return stored if isinstance(stored, dict) else None
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,91 @@
+"""The published trainings: what is run, under which names, and about how long it takes."""
+
+import pytest
+from bench_cases import evaluation, module, record
+
+from dyart.recipes import resolve
+
+plan = module("plan")
+GROUPS = plan.load_plan()
+RUNS = [run for group in GROUPS for run in group.runs]
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_every_run_resolves_to_what_it_says(run):
+    """A burn-in is part of the epochs, so that all methods of a table have equally many."""
+    recipe, *words = plan.words(run)
+    config = resolve(recipe, words)
+    assert config.train.epochs + config.train.burn_in == run.epochs
+    assert config.seed == run.seed
+    flat = {"method": config.method, "optim": vars(config.optim), "train": vars(config.train)}
+    for key, value in run.settings.items():
+        section, _, name = key.partition(".")
+        assert flat[section][name] == (pytest.approx(eval(value)) if "/" in str(value) else value), key
+
+
+def test_the_plan_has_what_was_promised():
+    rows = {group.name: {runs[0].label: runs for runs in group.rows.values()} for group in GROUPS}
+    batch = rows["cifar10-resnet18-bn"]
+    paper = {"natural", "AT", "TRADES", "MART", "MMA", "GAIRAT", "MAIL-TRADES", "AT-AWP", "TRADES-AWP", "FAT-TRADES"}
+    assert set(batch) == paper | {"DyART", "DyART-AWP"}
+    assert {label: len(runs) for label, runs in batch.items() if len(runs) > 1} == {"AT": 3, "TRADES": 3, "DyART": 3}
+    whole = {run.label for runs in batch.values() for run in runs if "autoattack" in run.attacks}
+    assert whole == {"AT", "TRADES", "DyART", "DyART-AWP"}
+    assert sum("autoattack" in run.attacks for runs in batch.values() for run in runs) == 4
+    assert all(run.epochs >= 50 for runs in batch.values() for run in runs)
+    assert set(rows["cifar10-resnet18-gn"]) == {"AT", "TRADES", "DyART"}
+    assert all(run.epochs >= 30 for run in RUNS if run.recipe.startswith("cifar10"))
+    assert {run.images for run in RUNS if run.recipe.startswith("cifar10-resnet18")} == {10_000}
+
+
+def test_an_axis_has_the_base_run_where_its_value_is_the_base_s():
+    group = next(group for group in GROUPS if group.axes)
+    alpha = group.of_axis("method.alpha")
+    assert [runs[0].label for runs in alpha.values()] == ["alpha 0", "base", "alpha 8"]
+    assert [runs[0].settings["method.alpha"] for runs in alpha.values()] == [0, 3, 8]
+    assert all(len(runs) == 1 for axis in group.axes for runs in group.of_axis(axis).values())
+    clip = group.of_axis("optim.clip")
+    assert plan.written(clip[None][0].settings["optim.clip"]) == "null"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["rows: [{label: A b, recipe: r}, {label: a-B, recipe: s}]"], "g-a-b-seed0"),
+        (["recipe: r", "base: {x.a: 1}", "axes: {x.a: [2, 3]}"], "base's value"),
+        (["recipe: r", "base: {x.b: 1}", "axes: {x.a: [1, 3]}"], "base's value"),
+    ],
+)
+def test_a_plan_that_cannot_be_meant_is_refused(more, words, tmp_path):
+    lines = ["groups:", "  g:", *(f"    {line}" for line in ["title: T", "epochs: 4", *more])]
+    (tmp_path / "plan.yaml").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=words):
+        plan.load_plan(tmp_path / "plan.yaml")
+
+
+def test_what_is_missing_of_a_run():
+    run = next(run for run in RUNS if "autoattack" in run.attacks)
+    assert plan.missing(run, None) == ["train", "apgd", "autoattack", "last"]
+    assert plan.missing(run, record(run)) == ["apgd", "autoattack", "last"]
+    best, last = evaluation([80, 70, 60, 50, 30, 10]), evaluation([80, 70], checkpoint="last")
+    assert plan.missing(run, record(run, best)) == ["autoattack", "last"]
+    assert plan.missing(run, record(run, best, last, best | {"tier": "autoattack"})) == []
+    assert plan.missing(run, {"name": run.name, "failed": {"stage": "train", "error": "x"}}) == []
+    assert plan.missing(run, {"name": run.name})[0] == "train"
+
+
+def test_seconds_come_from_runs_of_the_same_kind_where_there_are_any():
+    runs = {run.name: run for run in RUNS}
+    at, dyart = (runs[f"cifar10-resnet18-bn-{name}-seed1"] for name in ("at", "dyart"))
+    assert plan.seconds(at, ["train"]) == plan.START + 50 * (plan.EPOCH + plan.VALIDATION)
+    known = [record(at, evaluation([80, 70]), seconds_per_epoch=3.0, validation_seconds_per_epoch=0.25)]
+    took = 10_000 * 120 / 400  # by the image
+    assert plan.seconds(at, ["train", "apgd"], known) == pytest.approx(plan.START + 50 * 3.25 + took)
+    wide = runs["cifar10-wrn28-10-bn-at-seed0"]
+    assert plan.seconds(wide, ["apgd"], known) == pytest.approx(plan.START + 0.2 * 6.8 * plan.ATTACKS["apgd"])
+    assert plan.seconds(dyart, ["train"], known) == plan.seconds(dyart, ["train"])
+    derived = record(at, evaluation([80, 70]), evaluation([80, 70], checkpoint="last") | {"same_as": "best"})
+    assert plan.seconds(at, ["last"], [derived]) == plan.START + plan.ATTACKS["last"]
+    long, base = runs["sensitivity-steps-20-seed0"], runs["sensitivity-base-seed0"]
+    assert plan.seconds(long, ["train"]) > plan.seconds(base, ["train"])
+    assert plan.seconds(runs["cifar10-resnet18-gn-at-seed0"], ["train"]) > plan.seconds(at, ["train"])

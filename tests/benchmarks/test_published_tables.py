@@ -1,0 +1,166 @@
+"""The generated tables about published trainings: right numbers, and plain words where there are none."""
+
+import shutil
+
+import pytest
+from bench_cases import ROOT, evaluation, module, record
+
+plan, run_records, tables, dynamics, figures = (
+    module(name) for name in ("plan", "run_records", "published_tables", "dynamics_tables", "docs_figures")
+)
+BN = "cifar10-resnet18-bn"
+RUNS = {run.name: run for group in plan.load_plan() for run in group.runs}
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """No results yet but the paper's."""
+    shutil.copytree(ROOT / "results" / "paper", tmp_path / "results" / "paper")
+    for part in (tables, dynamics, figures):
+        monkeypatch.setattr(part, "RESULTS", tmp_path / "results")
+    for part in (tables, figures):
+        monkeypatch.setattr(part, "FIGURES", tmp_path / "figures")
+    monkeypatch.setattr(tables, "MODELS", tmp_path / "models")
+    return tmp_path / "results"
+
+
+def add(results, name, *evaluations, **more):
+    run_records.write(results / f"{name}.json", record(RUNS[name], *evaluations, **more))
+
+
+def row(table, label):
+    (line,) = [line for line in table.splitlines() if line.startswith(f"| {label} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.mark.parametrize("name", sorted({**tables.MAKERS, **dynamics.MAKERS}))
+def test_without_results_every_table_says_so(results, name):
+    makers = {**tables.MAKERS, **dynamics.MAKERS}
+    text = makers[name]()
+    assert any(words in text for words in ("not run yet", "0 of", "missing", "none yet")) or name == "runs-earlier"
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in rows}) <= 1, "rows of different lengths"
+
+
+def test_seeds_are_averaged_with_their_standard_deviation_and_the_best_is_bold(results):
+    last = evaluation([80, 71, 60, 40], checkpoint="last")
+    for seed, share in enumerate((46, 48, 50)):
+        add(results, f"{BN}-dyart-seed{seed}", evaluation([80, 70, 60, share, 30, 10]), last)
+    add(results, f"{BN}-at-seed0", evaluation([82, 68, 55, 45, 25, 10]))
+    table = tables.methods(BN)
+    dyart = row(table, "DyART")
+    assert dyart[1] == "3"
+    assert dyart[5] == "**48.00 ± 2.00**"
+    assert dyart[8] == "40.00 ± 0.00"
+    assert dyart[9] == "5 + 45"
+    assert dyart[12].count("](../../results/") == 3
+    at = row(table, "AT")
+    assert at[1:3] == ["1 of 3", "**82.00**"]
+    assert at[5] == "45.00"
+    assert row(table, "MMA")[1:3] == ["0 of 1", "not run yet"]
+
+
+def test_the_paper_s_methods_are_ranked_without_ours(results):
+    add(results, f"{BN}-dyart-seed0", evaluation([80, 70, 60, 50, 30, 10]))
+    add(results, f"{BN}-at-seed0", evaluation([80, 71, 60, 45, 25, 12]))
+    add(results, f"{BN}-dyart-awp-seed0", evaluation([99, 98, 97, 96, 95, 94]))
+    words = tables.winners(BN)
+    assert "AT at 2/255" in words
+    assert "DyART at 8/255" in words
+    assert "AWP at" not in words
+    assert "MART" in words.partition("without")[2]
+
+
+def test_differences_are_paired_by_image(results):
+    """The same accuracy on other images has a wide interval; one image more on the same ones a narrow one."""
+    add(results, f"{BN}-dyart-seed0", evaluation([80, 70, 60, 50, 30, 10]))
+    add(results, f"{BN}-at-seed0", evaluation([80, 70, 60, 49.75, 30, 10]))
+    add(results, f"{BN}-mart-seed0", evaluation([80, 70, 60, 50, 30, 10], shift=200))
+    table = tables.differences(BN)
+    assert row(table, "DyART - AT")[5].startswith("+0.2 [")
+    first, second = (tables.difference(*(tables.records_of([RUNS[f"{BN}-{name}-seed0"]]) for name in pair), "8/255")
+                     for pair in (("at", "dyart"), ("mart", "dyart")))  # fmt: skip
+    assert first.mean == pytest.approx(1 / 400)
+    assert second.mean == 0
+    assert second.high - second.low > 10 * (first.high - first.low)
+
+
+def test_autoattack_stands_beside_the_quicker_tier(results):
+    quick = evaluation([80, 70, 60, 50, 30, 10])
+    add(results, f"{BN}-at-seed0", quick, evaluation([80, 70, 60, 49.5, 30, 10], "autoattack"))
+    assert row(tables.tiers(BN), "AT, seed 0")[4] == "49.50 (-0.50)"
+    assert row(tables.tiers(BN), "DyART, seed 0")[1] == "not run yet"
+
+
+def test_the_paper_s_numbers_are_those_of_its_tables(results):
+    table = tables.beside_paper(BN)
+    lines = [line for line in table.splitlines() if "the paper, WRN-28-10" in line]
+    assert "| 85.55 ± 0.24 | 79.21 ± 0.14 | 71.73 ± 0.18 | 54.69 ± 0.14 | 35.74 ± 0.25 | 20.79 ± 0.18 |" in lines[0]
+    group = tables.beside_paper("cifar10-resnet18-gn")
+    assert "| 85.64 ± 0.10 |" in group
+
+
+def test_a_published_model_stands_with_its_command(results):
+    name = f"{BN}-dyart-seed0"
+    add(results, name, evaluation([80, 70, 60, 50, 30, 10]))
+    (results.parent / "models").mkdir()
+    (results.parent / "models" / f"{name}.safetensors").write_bytes(bytes(1_500_000))
+    cells = row(tables.models(), f"`models/{name}.safetensors`")
+    assert cells[1:4] == ["1.5", "80.00", "50.00"]
+    assert cells[4].startswith("`dyart evaluate --model dyart.models:build --model-args name=resnet18,")
+
+
+def test_failures_are_listed_and_not_missing(results):
+    failed = {"name": f"{BN}-mma-seed0", "failed": {"stage": "train", "error": "step 7 is not finite\nmore"}}
+    run_records.write(results / f"{BN}-mma-seed0.json", failed)
+    words = tables.conditions(BN)
+    assert f"Failed: {BN}-mma-seed0 (train: step 7 is not finite)." in words
+    assert "MMA" not in words.partition("Missing")[2]
+    assert row(tables.overview(), "CIFAR-10, ResNet-18 with BatchNorm")[1:5] == ["18", "0", "1", "17"]
+
+
+def test_an_axis_has_the_base_and_the_hold_out(results):
+    add(results, "sensitivity-base-seed0", evaluation([80, 70, 60, 50, 30, 10]))
+    add(results, "sensitivity-clip-null-seed0", evaluation([79, 70, 60, 50, 30, 10]))
+    table = tables.axis("optim.clip")
+    assert row(table, "1.5 (base)")[1] == "80.00"
+    assert row(table, "1.5 (base)")[7] == "48.1"
+    assert row(table, "off")[1] == "79.00"
+    assert row(table, "0.1")[1] == "not run yet"
+
+
+def test_directions_are_judged_by_the_interval(results):
+    add(results, "sensitivity-alpha-0-seed0", evaluation([70, 60, 60, 50, 20, 10]))
+    add(results, "sensitivity-alpha-8-seed0", evaluation([80, 50, 60, 50, 30, 10]))
+    clean, two, four, eight, *_ = row(tables.directions(), "`method.alpha` 0 → 8")[1:]
+    assert clean.endswith("as the paper")
+    assert two.endswith("against the paper")
+    assert four.endswith("open")
+    assert eight.endswith("]")  # the paper's text says nothing general of it
+    assert row(tables.directions(), "`method.r0` 20/255 → 12/255")[1] == "not run yet"
+
+
+def test_the_dots_of_the_paper_have_the_shares_that_are_known_of_them(results):
+    shares = [100 * dynamics.negative(*dynamics.plotted(model), 8 / 255) for model in dynamics.MODELS]
+    assert shares == pytest.approx([25.3, 29.4], abs=0.05)
+    table = dynamics.one_update()
+    assert "28.8 (dots: 25.3)" in table
+    assert "| 80.1 | 45.5 | 22.2 |" in dynamics.whole_training()
+
+
+def test_a_figure_is_drawn_from_its_data_and_checked_against_them(results, tmp_path):
+    assert figures.main(check=True) == 0  # nothing to draw
+    add(results, f"{BN}-at-seed0", evaluation([80, 70, 60, 50, 30, 10]))
+    assert figures.main(check=True) == 0
+    add(results, f"{BN}-dyart-seed0", evaluation([80, 71, 61, 52, 30, 10]))
+    assert figures.main(check=True) == 1
+    assert figures.main(check=False) == 0
+    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["methods-against-at.png"]
+    assert figures.main(check=True) == 0
+    assert "figures/methods-against-at.png" in tables.MAKERS["figure-methods"]()
+    add(results, f"{BN}-dyart-seed0", evaluation([80, 71, 61, 53, 30, 10]))
+    assert figures.main(check=True) == 1
+
+
+def test_the_figures_of_the_pages_are_of_the_results_that_are_there():
+    assert figures.main(check=True) == 0

@@ -1,0 +1,67 @@
+"""Which precision attacks have, and what a compiled view does with batches of other sizes."""
+
+import pytest
+import torch
+from torch import nn
+
+from dyart.attacks.radius import Radius
+from dyart.evaluation.evaluate import _usual_precision
+from dyart.evaluation.settings import Settings
+from dyart.evaluation.views import Count, View, attack_view
+
+
+def settings(radii, norm="linf", bounds=(0.0, 1.0)) -> Settings:
+    return Settings(tuple(map(Radius, radii)), "apgd", norm, False, 0, bounds, 8, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("radii", "norm", "bounds", "capability", "expected"),
+    [
+        (["2/255", "8/255"], "linf", (0.0, 1.0), (9, 0), "bf16"),
+        (["8/255", "1/255"], "linf", (0.0, 1.0), (9, 0), "tf32"),
+        (["2"], "linf", (0.0, 255.0), (8, 0), "bf16"),
+        (["2/255"], "linf", (0.0, 255.0), (8, 0), "tf32"),
+        (["2/255"], "linf", None, (8, 0), "tf32"),
+        (["0.5"], "l2", (0.0, 1.0), (9, 0), "tf32"),
+        (["8/255"], "linf", (0.0, 1.0), (7, 5), "tf32"),
+        ([], "linf", (0.0, 1.0), (9, 0), "tf32"),
+    ],
+)
+def test_bf16_where_radii_are_coarse(monkeypatch, radii, norm, bounds, capability, expected):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert _usual_precision(settings(radii, norm, bounds), torch.device("cuda")) == expected
+
+
+def test_a_cpu_computes_in_float32():
+    assert _usual_precision(settings(["8/255"]), torch.device("cpu")) == "ieee"
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 16, 20])
+def test_a_compiled_view_agrees_with_the_model(monkeypatch, count):
+    """Filled up, as it is, too few or too many: values and gradients are the model's, and the passes are counted."""
+    sizes = []
+
+    def compiled(module, on):
+        def call(x):
+            sizes.append(len(x))
+            return module(x)
+
+        return call
+
+    monkeypatch.setattr("dyart.evaluation.views.compiled", compiled)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)).eval()
+    model[1].running_mean.uniform_(-1, 1)
+    model[1].running_var.uniform_(0.5, 2)
+    plain = View(model, Count())
+    view = attack_view(model, plain, torch.device("cpu"), "ieee", True, 16)
+    x, weight = torch.rand(count, 1, 5, 5), torch.randn(count, 3)
+    results = []
+    for called in (model, view):
+        leaf = x.clone().requires_grad_()
+        logits = called(leaf)
+        results.append((logits.detach(), torch.autograd.grad((weight * logits).sum(), leaf)[0]))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    assert sizes == ([16] if 4 <= count <= 16 else [])
+    assert (view.count.forward, view.count.backward) == (count, count)
