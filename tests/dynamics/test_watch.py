@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from engine_cases import CrashAt, CrashError
 
 from dyart.cli.main import main
 from dyart.dynamics.watch import FILE, Watch
@@ -54,19 +55,6 @@ def test_the_run_is_the_same_with_a_monitor(tmp_path, method):
         one, other = (getattr(m, "model", m).state_dict() for m in (one, other))
         for name, value in one.items():
             assert torch.equal(value, other[name]), name
-
-
-class CrashError(Exception):
-    """A crash that nothing is prepared for."""
-
-
-class CrashAt(Callback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_step(self, training):
-        if training.steps_done == self.step:
-            raise CrashError
 
 
 @pytest.mark.parametrize("step", [1, 5, 8])

@@ -6,8 +6,6 @@ from objective_cases import network as resnet
 from torch import Tensor, nn
 
 from dyart.data.loader import Batch
-from dyart.engine.callbacks import Callback
-from dyart.engine.metrics import read_metrics
 from dyart.recipes import Config
 from dyart.recipes.load import check
 
@@ -74,24 +72,3 @@ def config(out, method: dict, epochs: int = 4) -> Config:
         "eval": {"radius": 0.05, "steps": 2},
     }
     return check(tree)
-
-
-def numbers(folder) -> list[dict]:
-    """Every line of metrics.jsonl without what a clock says."""
-    records = read_metrics(folder / "metrics.jsonl")
-    return [{key: value for key, value in record.items() if not key.endswith("seconds")} for record in records]
-
-
-class CrashError(Exception):
-    """A crash that nothing is prepared for."""
-
-
-class CrashAt(Callback):
-    """Ends a training without notice after a step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step(self, training) -> None:
-        if training.steps_done == self.step:
-            raise CrashError

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from engine_cases import CrashAt, CrashError
 from objective_cases import images, labels_of, network
 
 from dyart.boundary.margins import soft_logit_margin
 from dyart.data.loader import Batch
 from dyart.data.placement import drawn, placed
-from dyart.engine.callbacks import Callback
 from dyart.engine.run import prepare, train
 from dyart.engine.steps import split
 from dyart.methods.dyart import DyART
@@ -171,19 +171,6 @@ TREE = {
     "train": {"epochs": 3, "burn_in": 4, "batch_size": 32, "device": "cpu", "compile": "off", "loggers": []},
     "eval": {"radius": 0.05, "steps": 1},
 }
-
-
-class CrashError(Exception):
-    pass
-
-
-class CrashAt(Callback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_step(self, training):
-        if training.steps_done == self.step:
-            raise CrashError
 
 
 def test_a_training_that_is_resumed_is_the_one_that_was_not(tmp_path):

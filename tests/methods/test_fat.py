@@ -4,19 +4,17 @@ import math
 
 import pytest
 import torch
+from engine_cases import CrashAt, CrashError, numbers
 from objective_cases import assert_all_close, gradients_of
 from stepwise_cases import (
     RADIUS,
     STEP,
     STEPS,
     STEPS_PER_EPOCH,
-    CrashAt,
-    CrashError,
     alone,
     config,
     naive_cross_entropy,
     naive_divergence,
-    numbers,
     setting,
     without_values,
 )

@@ -5,18 +5,16 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from engine_cases import CrashAt, CrashError, numbers
 from objective_cases import assert_all_close, gradients_of
 from stepwise_cases import (
     RADIUS,
     STEP,
     STEPS,
     STEPS_PER_EPOCH,
-    CrashAt,
-    CrashError,
     alone,
     config,
     naive_cross_entropy,
-    numbers,
     setting,
     without_values,
 )

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from engine_cases import CrashAt, CrashError
 from objective_cases import assert_all_close, gradients_of, images, labels_of
 from objective_cases import network as resnet
 from problems import two_logits, uniform
@@ -12,7 +13,6 @@ from torch import nn
 
 from dyart.data import draws
 from dyart.data.loader import Batch
-from dyart.engine.callbacks import Callback
 from dyart.engine.run import prepare, train
 from dyart.methods.base import start_key
 from dyart.methods.mma import MMA, Margins
@@ -313,19 +313,6 @@ TREE = {
     "train": {"epochs": 4, "batch_size": 32, "log_every": 4, "device": "cpu", "compile": "off", "loggers": []},
     "eval": {"radius": 0.05, "steps": 2},
 }
-
-
-class CrashError(Exception):
-    pass
-
-
-class CrashAt(Callback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_step(self, training):
-        if training.steps_done == self.step:
-            raise CrashError
 
 
 def test_a_short_training_that_is_resumed_is_the_one_that_was_not(tmp_path):

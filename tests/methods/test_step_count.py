@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from engine_cases import CrashAt, CrashError
 
 from dyart.engine.callbacks import Callback
 from dyart.engine.fit import TrainingError
@@ -96,19 +97,6 @@ TREE = {
     "train": {"epochs": 4, "burn_in": 4, "batch_size": 32, "device": "cpu", "compile": "off", "loggers": []},
     "eval": {"radius": 0.05, "steps": 1},
 }
-
-
-class CrashError(Exception):
-    pass
-
-
-class CrashAt(Callback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_step(self, training):
-        if training.steps_done == self.step:
-            raise CrashError
 
 
 def steps_of(training):
