@@ -59,13 +59,20 @@ def margin_costs(
 ) -> Tensor:
     """Return h(R) per row, ``[N]``, carrying the margin gradient through ``logits``, the output at the points."""
     value = boundary_value(logits, found.labels, found.boundary, found.beta)
+    weight, used = margin_weights(found, cost, box_aware, mask)
+    height = torch.where(used, cost(torch.where(used, found.margin, 0.0)), 0.0)
+    # Zero in value, grad phi in gradient; a masked row must not bring its NaN along.
+    change = torch.where(used, value - value.detach(), 0.0)
+    return height.detach() + weight * change
+
+
+def margin_weights(
+    found: BoundaryPoints, cost: Cost, box_aware: bool = True, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return h'(R) / lambda per row, ``[N]``, detached, and which rows have one; 0 for the others."""
     slope = found.multiplier(box_aware)
     used = found.found & (slope > 0)
     if mask is not None:
         used = used & mask
-    margin = torch.where(used, found.margin, 0.0)
-    weight = torch.where(used, cost_derivative(cost, margin) / torch.where(used, slope, 1.0), 0.0)
-    height = torch.where(used, cost(margin), 0.0)
-    # Zero in value, grad phi in gradient; a masked row must not bring its NaN along.
-    change = torch.where(used, value - value.detach(), 0.0)
-    return height.detach() + weight.detach() * change
+    derivative = cost_derivative(cost, torch.where(used, found.margin, 0.0))
+    return torch.where(used, derivative / torch.where(used, slope, 1.0), 0.0).detach(), used

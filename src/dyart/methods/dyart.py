@@ -7,14 +7,15 @@ Points that fail the paper's conditions (a) and (b) are left out, as in the pape
 """
 
 from collections.abc import Hashable
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from dyart.attacks.kl import kl_divergence
 from dyart.boundary import validation
 from dyart.boundary.cost import Cost, ExponentialCost, check_cost
-from dyart.boundary.gradient import margin_costs
+from dyart.boundary.gradient import margin_costs, margin_weights
 from dyart.boundary.margins import BOUNDARIES, Boundary, boundary_value
 from dyart.boundary.model import Model, evaluation_mode, logits_of, unchanged
 from dyart.boundary.norms import NORMS, Norm, flat
@@ -28,11 +29,14 @@ from dyart.data.loader import Batch
 from dyart.data.ranks import Shard, gathered
 from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register
 from dyart.methods.step_count import StepCount
+from dyart.methods.trades import check_weight
 from dyart.methods.ways import Ways
 
 Keep = Literal["conditions", "optimal", "found"]
+Statistics = Literal["batch", "running"]
 
-KEEP: tuple[Keep, ...] = ("conditions", "optimal", "found")
+KEEP: tuple[Keep, ...] = get_args(Keep)
+STATISTICS: tuple[Statistics, ...] = get_args(Statistics)
 # Without host synchronisation; where that costs nothing, the projection ends by itself, mostly after three rounds.
 PROJECTION_ROUNDS = 8
 QUANTILES = (10, 50, 90)
@@ -62,9 +66,15 @@ class DyART(Method[BoundaryPoints]):
         joint: clean images and boundary points in one forward pass, so that BatchNorm sees them together. False:
             two passes, boundary points first, as in the paper's released code; with BatchNorm in training mode the
             network then learns to tell the two batches apart.
+        statistics: of BatchNorm at boundary points: ``"batch"``, or ``"running"`` for a pass of their own in eval mode:
+            the boundary that is raised is then the one that was searched, but for the step's own share in them.
         keep: points that take part: ``"conditions"`` (the paper's (a) and (b)), ``"optimal"`` (value and alignment),
             or ``"found"`` (all).
         box_aware: divide by the multiplier that leaves out pinned coordinates; False: the paper's ||grad_x Phi||_q.
+        relative: divide the weights of the margin gradient by their mean over the batch's used points. Without it they
+            grow as the network becomes less steep, and with them the share of the margin term in the loss. lam is
+            another quantity then, hundreds of times smaller; the logged ``margin_loss`` keeps its meaning.
+        kl: weight of one more term, as in TRADES: KL(p(x) || p(x_hat)) of the used points, summed, over the batch size.
         warm_start: search from where the example's point was in the epoch before, moved as the image is by its new crop
             and mirroring; an example without one searches as usual. One more forward pass (of the input), one byte of
             memory per coordinate of the training set, on the device and in checkpoints (154 MB for CIFAR-10); in the
@@ -92,8 +102,11 @@ class DyART(Method[BoundaryPoints]):
         bounds: Bounds = (0.0, 1.0),
         cost: Cost | None = None,
         joint: bool = True,
+        statistics: Statistics = "batch",
         keep: Keep = "conditions",
         box_aware: bool = True,
+        relative: bool = False,
+        kl: float = 0.0,
         warm_start: bool = False,
         retire: bool = False,
         adaptive_steps: bool = False,
@@ -102,6 +115,8 @@ class DyART(Method[BoundaryPoints]):
         validation.check_choice("norm", norm, NORMS)
         validation.check_choice("boundary", boundary, BOUNDARIES)
         validation.check_choice("keep", keep, KEEP)
+        validation.check_choice("statistics", statistics, STATISTICS)
+        check_weight("kl", kl)
         validation.check_positive("beta", beta)
         validation.check_count("steps", steps, 2)
         if not lam >= 0:
@@ -113,7 +128,8 @@ class DyART(Method[BoundaryPoints]):
         self.r0, self.lam, self.beta, self.steps = r0, lam, beta, steps
         self.norm, self.boundary = norm, boundary
         self.bounds = None if bounds is None else validation.as_pair(bounds)
-        self.search_model, self.joint, self.keep, self.box_aware = search_model, joint, keep, box_aware
+        self.search_model, self.joint, self.statistics = search_model, joint, statistics
+        self.keep, self.box_aware, self.relative, self.kl = keep, box_aware, relative, kl
         self.warm_start, self.retire, self.adaptive_steps, self.examples = warm_start, retire, adaptive_steps, 0
         self.ways: Ways | None = None
         self.counter: StepCount | None = None
@@ -221,8 +237,9 @@ class DyART(Method[BoundaryPoints]):
             shares of the batch ``inside``, ``found``, ``optimal``, ``used`` (kept, below r0);
             ``margin_q10``, ``margin_q50``, ``margin_q90`` over the found points; ``phi_shift``, the mean over used
             points of phi_train - phi_eval: far from 0, the model in training mode has another boundary than in eval
-            mode, and raises that one. With ``adaptive_steps`` also ``search_steps``; with ``retire`` examples that left
-            because they are beyond r0 may count as not found, and are missing from the quantiles.
+            mode, and raises that one. With ``kl`` also that divergence, without its weight; with ``adaptive_steps``
+            ``search_steps``; with ``retire`` examples that left because they are beyond r0 may count as not found, and
+            are missing from the quantiles.
         """
         if self.ways is not None:
             self.ways.keep(batch, crafted.points - crafted.inputs, crafted.found)
@@ -232,12 +249,23 @@ class DyART(Method[BoundaryPoints]):
         margin = margin_costs(at_points, crafted, self.cost, self.box_aware, used).sum() / len(batch)
         metrics = self._metrics(crafted, used, at_points.detach(), at_inputs.detach(), batch.shard)
         metrics |= {"clean_loss": clean.detach(), "margin_loss": margin.detach()}
+        loss = clean + self.lam * (self._scale(crafted, used, batch.shard) * margin if self.relative else margin)
+        if self.kl:
+            divergence = torch.where(used, kl_divergence(at_inputs, at_points), 0.0).sum() / len(batch)
+            metrics["kl"] = divergence.detach()
+            loss = loss + self.kl * divergence
         if self.counter is not None:
             # Nothing found counts as near and not good; unless it may have left the search because it is far.
             searched = crafted.found if self.retire else crafted.inside
             self.counter.note(used, searched & ~(crafted.margin >= self.r0), batch.shard)
             metrics["search_steps"] = torch.full((), float(self.steps), device=margin.device)
-        return clean + self.lam * margin, metrics
+        return loss, metrics
+
+    def _scale(self, points: BoundaryPoints, used: Tensor, shard: Shard | None) -> Tensor:
+        """Return one over the mean weight of the used points of the whole batch; 0 where there are none."""
+        weights, weighed = margin_weights(points, self.cost, self.box_aware, used)
+        total, count = gathered(weights.abs(), shard).sum(), gathered(weighed.to(weights), shard).sum()
+        return torch.where(total > 0, count / torch.where(total > 0, total, 1.0), 0.0)
 
     def _searched(self, model: Model) -> Model:
         return model if self.search_model is None else self.search_model
@@ -262,6 +290,11 @@ class DyART(Method[BoundaryPoints]):
         return conditions.a & conditions.b
 
     def _logits(self, model: Model, points: BoundaryPoints, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        if self.statistics == "running":
+            # In this order: the backward pass of the points reads the statistics, which the other pass changes.
+            at_inputs = logits_of(model(inputs))
+            with evaluation_mode(model):
+                return logits_of(model(points.points)), at_inputs
         if not self.joint:
             return logits_of(model(points.points)), logits_of(model(inputs))
         both = logits_of(model(torch.cat([points.points, inputs.detach()])))
