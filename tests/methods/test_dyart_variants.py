@@ -1,0 +1,117 @@
+"""Variants of the DyART objective: running statistics at boundary points, relative weights, a divergence."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from objective_cases import assert_all_close, gradients_of, images, labels_of, network
+from torch import nn
+
+import dyart
+from dyart.boundary.gradient import margin_weights
+
+COST = dyart.ExponentialCost(3.0, 0.05)
+OPTIONS = {"r0": 0.05, "lam": 20.0, "steps": 6}
+
+
+def case(normalization: str = "batch"):
+    model, x = network(normalization), images()
+    return model.train(), x, labels_of(model, x)
+
+
+def searched(model: nn.Module, x, y):
+    found = dyart.DyART(**OPTIONS).search(model, x, y)
+    used = found.conditions.a & found.conditions.b & (found.margin < 0.05)
+    assert int(used.sum()) >= 3
+    return found, used
+
+
+def test_running_statistics_raise_the_boundary_that_was_searched():
+    model, x, y = case()
+    found, used = searched(model, x, y)
+    other = copy.deepcopy(model)
+    loss, _ = dyart.DyART(**OPTIONS, statistics="running")(model, x, y)
+    clean = F.cross_entropy(other(x), y)
+    wanted = clean + 20.0 * dyart.margin_loss(other.eval(), found, COST, mask=used)
+    torch.testing.assert_close(loss, wanted)
+    assert_all_close(gradients_of(loss, model), gradients_of(wanted, other), 1e-9)
+    assert all(module.training for module in model.modules())
+    # The boundary points are nearer to the boundary of the network in this mode. (In these random networks one batch
+    # changes the running statistics much.)
+    shifts = {kind: dyart.DyART(**OPTIONS, statistics=kind) for kind in ("running", "batch")}
+    shifts = {kind: abs(float(objective(model, x, y)[1]["phi_shift"])) for kind, objective in shifts.items()}
+    assert shifts["running"] < shifts["batch"]
+
+
+def test_without_batch_norm_the_statistics_are_no_matter():
+    model, x, y = case("group")
+    one, other = (dyart.DyART(**OPTIONS, statistics=kind)(model, x, y)[0] for kind in ("batch", "running"))
+    torch.testing.assert_close(one, other)
+
+
+def test_statistics_are_of_the_clean_images_alone():
+    model, x, y = case()
+    dyart.DyART(**OPTIONS, statistics="running")(model, x, y)  # the first call checks the batch
+    one, other = copy.deepcopy(model), copy.deepcopy(model)
+    dyart.DyART(**OPTIONS, statistics="running")(one, x, y)
+    other(x)
+    for own, theirs in zip(one.buffers(), other.buffers(), strict=True):
+        assert torch.equal(own, theirs)
+
+
+def test_relative_weights_have_mean_one():
+    model, x, y = case("group")
+    found, used = searched(model, x, y)
+    options = OPTIONS | {"lam": 2.0}
+    loss, metrics = dyart.DyART(**options, relative=True)(model, x, y)
+    weights, weighed = margin_weights(found, COST, mask=used)
+    assert torch.equal(weighed, used)
+    weights = weights / weights[used].abs().mean()
+    value = dyart.soft_logit_margin(model(found.points), y)
+    wanted = F.cross_entropy(model(x), y) + 2.0 * (weights * value)[used].sum() / len(x)
+    assert_all_close(gradients_of(loss, model), gradients_of(wanted, model), 1e-9)
+    plain = dyart.DyART(**options)(model, x, y)[1]
+    torch.testing.assert_close(metrics["margin_loss"], plain["margin_loss"])
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_relative_weights_do_not_see_how_steep_the_network_is(relative):
+    """Ten times the logits at a tenth of beta have the same soft boundary, ten times as steep."""
+    model, x, y = case("group")
+    weights = []
+    for called, beta in ((model, 5.0), (lambda inputs: 10 * model(inputs), 0.5)):
+        objective = dyart.DyART(**OPTIONS, beta=beta, relative=relative)
+        found = objective.search(called, x, y)
+        used = found.found & (found.margin < 0.05)
+        factor = objective._scale(found, used, None) if relative else 1.0
+        weights.append(float((factor * margin_weights(found, COST, mask=used)[0].abs())[used].mean()))
+    assert weights[1] == pytest.approx(weights[0] if relative else weights[0] / 10, rel=1e-3)
+
+
+def test_nothing_used_weighs_nothing():
+    model, x, y = case("group")
+    loss, _ = dyart.DyART(**OPTIONS | {"r0": 1e-6}, relative=True)(model, x, y)
+    torch.testing.assert_close(loss, F.cross_entropy(model(x), y))
+    assert all(bool(gradient.isfinite().all()) for gradient in gradients_of(loss, model))
+
+
+def test_the_divergence_is_of_used_points():
+    model, x, y = case("group")
+    found, used = searched(model, x, y)
+    plain, _ = dyart.DyART(**OPTIONS)(model, x, y)
+    loss, metrics = dyart.DyART(**OPTIONS, kl=3.0)(model, x, y)
+    clean, moved = F.log_softmax(model(x), dim=1), F.log_softmax(model(found.points), dim=1)
+    divergence = (clean.exp() * (clean - moved)).sum(dim=1)[used].sum() / len(x)
+    torch.testing.assert_close(loss, plain + 3.0 * divergence)
+    torch.testing.assert_close(metrics["kl"], divergence.detach())
+    assert_all_close(gradients_of(loss, model), gradients_of(plain + 3.0 * divergence, model), 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"statistics": "eval"}, "statistics"), ({"kl": -1.0}, "kl must be"), ({"kl": float("inf")}, "kl must be")],
+)
+def test_bad_settings(settings, words):
+    with pytest.raises(ValueError, match=words):
+        dyart.DyART(**settings)
