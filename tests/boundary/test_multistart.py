@@ -67,22 +67,24 @@ def test_the_second_part_of_a_long_search_finds_closer_rivals(boundary):
 
 
 @pytest.mark.parametrize(
-    ("steps", "rivals", "parts"),
+    ("norm", "steps", "rivals", "parts"),
     [
-        (23, 9, (23,)),
-        (24, 9, (14, 10)),
-        (40, 9, (20, 12, 8)),
-        (40, 2, (24, 16)),
-        (40, 1, (40,)),
-        (100, 9, (40, 25, 15, 10, 10)),
-        (100, 4, (50, 30, 20)),
-        (100, 2, (60, 40)),
+        ("l2", 23, 9, (23,)),
+        ("l2", 24, 9, (14, 10)),
+        ("l2", 40, 9, (20, 12, 8)),
+        ("l2", 40, 2, (24, 16)),
+        ("l2", 40, 1, (40,)),
+        ("l2", 100, 9, (40, 25, 15, 10, 10)),
+        ("l2", 100, 4, (50, 30, 20)),
+        ("linf", 40, 9, (24, 16)),
+        ("linf", 80, 9, (40, 20, 20)),
+        ("l1", 39, 9, (39,)),
+        ("l1", 50, 9, (30, 20)),
     ],
 )
-def test_more_steps_aim_at_more_rivals(steps, rivals, parts):
-    inside = Problem(
-        linear_model(6, 8, seed=3), uniform((2, 8), 4), torch.zeros(2).long(), "l2", "exact", 5.0, None, None
-    )
+def test_more_steps_aim_at_more_rivals(norm, steps, rivals, parts):
+    labels = torch.zeros(2).long()
+    inside = Problem(linear_model(6, 8, seed=3), uniform((2, 8), 4), labels, norm, "exact", 5.0, None, None)
     assert _parts(inside, steps, rivals) == parts
     from_outside = dataclasses.replace(inside, orientation=torch.ones(2))
     assert _parts(from_outside, steps, rivals) == (steps,)
