@@ -44,7 +44,7 @@ test-browser: $(STAMP)
 
 # The documentation, into build/site. A link that leads nowhere, or a docstring that cannot be read, is an error.
 docs: $(STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # 10,000 altered recipes, models, checkpoints and data files, other ones every time; `make test` has a few hundred.
 fuzz: $(STAMP)

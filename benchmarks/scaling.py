@@ -12,11 +12,11 @@ steps (natural and AT at one batch size, AT at another); all other steps of the 
 Peak memory: MiB = fixed + per_image * images, where images are those of the update's one pass, which DyART and TRADES
 take with twice the batch. The two numbers are solved from AT at two batch sizes.
 
-Larger trainings, which were not run: a step = passes * launch * layers / 18 + batch / GPUs * passes * operations /
-(utilisation * product) + waiting, where launch is that of ResNet-18 (18 layers), the product is the measured rate of a
-bf16 matrix product and utilisation that of the measured network closest in kind. Gradients are exchanged in fp32 around
-a ring after the backward pass, which hides none of it: waiting = 2 (n - 1) / n * bytes / bandwidth. Bandwidths are
-assumptions (see ASSUMED), not measurements.
+Larger trainings, which were not run: a step = passes * launch * layers / 18 + batch / GPUs * passes * operations / rate
++ waiting, where launch is that of ResNet-18 (18 layers), and rate that of the measured network closest in kind once its
+own launches are taken off its time. Gradients are exchanged in fp32 around a ring after the backward pass, which hides
+none of it: waiting = 2 (n - 1) / n * bytes / bandwidth. Bandwidths are assumptions (see ASSUMED), not
+measurements.
 """
 
 import argparse
@@ -32,6 +32,7 @@ FITTED = (("natural", 128), ("at", 128), ("at", 512))
 ASSUMED = {"within": 300.0, "between": 33.0}
 PER_MACHINE = 8
 GPUS = (8, 64, 512)
+LAYERS = {"resnet18": 18, "wrn28-10": 28}
 # Methods whose update takes clean images and others through one pass.
 JOINT = ("dyart", "trades")
 # Parameters; multiply-adds of one forward pass; layers; images seen in training; batch over all GPUs; the measured
@@ -117,7 +118,9 @@ def plans(content: dict[str, Any], launch_ms: float) -> list[dict[str, Any]]:
     for name, plan in PLANS.items():
         like = [r for r in content["records"] if r["network"] == plan["like"] and r["method"] == "dyart"]
         best = max((r for r in like if r["normalization"] == "batch"), key=lambda r: r["of_product"])
-        rate = best["of_product"] * content["machine"]["bf16_product"]
+        own = best["passes"] * launch_ms * LAYERS[plan["like"]] / 18
+        working = best["of_product"] * best["ms"] / (best["ms"] - own)  # utilisation beside the launches
+        rate = working * content["machine"]["bf16_product"]
         compute = plan["examples"] * best["passes"] * 2 * plan["multiply_adds"] / rate
         steps = plan["examples"] / plan["batch"]
         for count in GPUS:
@@ -131,7 +134,7 @@ def plans(content: dict[str, Any], launch_ms: float) -> list[dict[str, Any]]:
                     "training": name,
                     "gpus": count,
                     "images_per_gpu": plan["batch"] / count,
-                    "utilisation": best["of_product"],
+                    "utilisation": working,
                     "step_ms": 1000 * (per_step + waiting),
                     "launching_ms": 1000 * launching,
                     "waiting_ms": 1000 * waiting,

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 SHOWN = ("benchmarks/results", "results", "results/paper")
 KINDS = {".csv", ".json", ".png"}
 COMMANDS = "<!-- commands -->"
-OUTSIDE = re.compile(r"\]\(((?:\.\./)+(?:benchmarks/results|results)/[\w./-]+)\)")
+OUTSIDE = re.compile(r"\]\(((?:\.\./)+(?:benchmarks/results|results)/[\w./-]+\.(?:csv|json|png))\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -167,7 +167,11 @@ def test_debug_shows_where_a_users_error_comes_from(capsys, line):
         (TrainingError("the loss is not finite"), 2, "not finite"),
         (torch.OutOfMemoryError("CUDA out of memory.\nTried to"), 1, "--train.batch_size"),
         (MemoryError(), 1, "memory ran out"),
-        (ModuleNotFoundError("No module named 'plotly'", name="plotly.io"), 2, "pip install 'dyart[report]'"),
+        (
+            ModuleNotFoundError("No module named 'plotly'", name="plotly.io"),
+            2,
+            "pip install plotly (or dyart's extra 'report')",
+        ),
         (PermissionError(13, "Permission denied", "/x/y"), 2, "/x/y: may not be read or written"),
         (OSError(28, "No space left on device", "/x/y"), 2, "/x/y: no space left on device"),
         (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero"),

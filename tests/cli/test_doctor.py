@@ -68,7 +68,7 @@ def test_a_missing_package_is_a_note_that_says_how_to_get_it(monkeypatch):
     finding = doctor_checks._extra("report")
     assert finding.verdict == NOTE
     assert "plotly" in finding.words
-    assert "pip install 'dyart[report]'" in finding.words
+    assert "pip install plotly" in finding.words
 
 
 def test_an_old_torch_is_broken(monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 from dyart.cli import main
 from dyart.data import ranks
 from dyart.data.ranks import Team
+from dyart.engine.ending import WATCHED, ending
 from dyart.engine.fabric import make_fabric
 
 NETWORKS = Path(__file__).parents[1] / "engine"
@@ -32,6 +33,17 @@ def test_the_error_of_one_process_ends_all_and_is_told_once(tmp_path):
     assert done.stderr.count("bad") == 1
     assert "process 1 of 2 (from 0) failed: the batch of process 1 is bad" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_fabric_does_not_kill_a_process_that_is_about_to_say_why_it_ends():
+    watched = [subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"])]
+    WATCHED.append(watched)
+    child = watched[0]
+    with pytest.raises(ValueError, match="bad"), ending():
+        raise ValueError("bad")
+    assert watched == []
+    assert WATCHED == []
+    child.wait(60)
 
 
 def test_a_sharded_network_is_refused_with_a_reason(tmp_path, capsys):

@@ -8,7 +8,7 @@ from engine_cases import make_config
 from dyart.engine.advice import PATIENCE, Advice
 from dyart.engine.run import train
 
-TRAINING = SimpleNamespace(fabric=SimpleNamespace(is_global_zero=True))
+TRAINING = SimpleNamespace(fabric=SimpleNamespace(is_global_zero=True), loader=range(1000))
 GOOD = {"inside": 0.8, "found": 0.75, "phi_shift": 0.2}
 
 
@@ -62,3 +62,19 @@ def test_a_training_without_burn_in_is_warned(tmp_path, caplog):
     said = [line for line in caplog.messages if "inside their class's boundary" in line]
     assert len(said) == 1
     assert "train.burn_in" in said[0]
+
+
+def test_of_a_small_set_something_is_said_after_two_epochs(caplog):
+    advice, training = Advice(), SimpleNamespace(**vars(TRAINING) | {"loader": range(6)})
+    for place in range(1, 5):
+        advice.on_record(training, {"kind": "epoch", "phase": "train", "step": 6 * place, "inside": 0.3, "found": 0.0})
+    assert [line.split(":")[0] for line in caplog.messages] == ["step 18"]
+
+
+@pytest.mark.parametrize(("rate", "said"), [(1e-7, 1), (0.2, 0)])
+def test_a_burn_in_that_taught_nothing(tmp_path, caplog, rate, said):
+    settings = {"optim_lr": 0.01, "optim_burn_in_lr": rate, "train_burn_in": 3, "train_epochs": 1, "data_limit": 320}
+    train(make_config(tmp_path / "run", "dyart", **settings | {"model_name": "engine_networks:undecided"}))
+    lines = [line for line in caplog.messages if line.startswith("the burn-in ends with")]
+    assert len(lines) == said
+    assert all("33 % are by chance" in line and "optim.burn_in_lr" in line for line in lines)

@@ -249,4 +249,4 @@ def test_the_command(two, tmp_path, capsys):
 def test_without_plotly_it_says_what_to_install(two, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     assert main(["report", str(two[0])]) == 2
-    assert "dyart[report]" in capsys.readouterr().err
+    assert "pip install plotly" in capsys.readouterr().err

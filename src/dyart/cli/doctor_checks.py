@@ -59,7 +59,7 @@ def _extra(extra: str) -> Finding:
     missing = [package for package in PACKAGES[extra] if version_of(package) is None]
     if not missing:
         return Finding(extra, OK, "all packages are here")
-    repair = "" if extra == "integrations" else f"; pip install 'dyart[{extra}]'"
+    repair = "" if extra == "integrations" else f"; pip install {' '.join(missing)}"
     return Finding(extra, NOTE, f"not here: {', '.join(missing)} (for {NEEDED_FOR[extra]}){repair}")
 
 

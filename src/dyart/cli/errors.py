@@ -24,6 +24,8 @@ EXTRAS = {
     "pyautoattack": "eval",
     "plotly": "report",
 }
+# Packages that are installed by another name than they are imported by.
+CALLED = {"lightning_fabric": "lightning-fabric", "PIL": "pillow", "yaml": "pyyaml"}
 
 
 def guarded(
@@ -72,7 +74,8 @@ def _explained(error: Exception, users: tuple[type[Exception], ...]) -> tuple[st
         return "memory ran out: smaller batches need less (--batch-size; for trainings --train.batch_size)", FAILED
     if isinstance(error, ImportError) and error.name and error.name.split(".")[0] in EXTRAS:
         package = error.name.split(".")[0]
-        return f"this needs the package {package}: pip install 'dyart[{EXTRAS[package]}]'", WRONG
+        name = CALLED.get(package, package)
+        return f"this needs the package {name}: pip install {name} (or dyart's extra {EXTRAS[package]!r})", WRONG
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return _of_file(error), WRONG
     if isinstance(error, users):

@@ -1,6 +1,7 @@
 """Weights from anywhere: read without executing code, matched to a network, and a mismatch explained to a person."""
 
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -52,13 +53,20 @@ def _safetensors(path: Path) -> State:
 
 def _pickle(path: Path) -> object:
     inside = _names(path)
+    if inside and all(name.endswith(".npy") for name in inside):
+        raise RunError(
+            f"{path} holds arrays of numpy: data goes with --data, weights are a .safetensors file or what "
+            "torch.save(model.state_dict(), ...) writes"
+        )
     if any(name.endswith("/constants.pkl") for name in inside):
         raise RunError(
             f"{path} is a TorchScript archive, a program: {TRUSTED} torch.save(torch.jit.load({str(path)!r})"
             '.state_dict(), "weights.pt"), or pass torch.jit.load(...) to dyart.evaluate'
         )
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the format: what is wrong with it is said below
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch, pickle and zipfile have each their own
         named = re.search(r"GLOBAL (\S+)", str(error))
         if not named and not any(name.endswith("/data.pkl") for name in inside):

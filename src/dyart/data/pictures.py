@@ -26,7 +26,7 @@ def decode(data: bytes, where: str) -> Pixels:
     try:
         from PIL import Image
     except ImportError as error:
-        raise DataError("reading pictures needs Pillow: pip install 'dyart[train]'") from error
+        raise DataError("reading pictures needs Pillow: pip install pillow (or dyart's extra 'train')") from error
     try:
         with Image.open(io.BytesIO(data)) as image:
             image.load()

@@ -25,7 +25,7 @@ def _mat(data: bytes, where: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np
     try:
         from scipy.io import loadmat  # type: ignore[import-untyped,unused-ignore]
     except ImportError as error:
-        raise DataError("reading SVHN needs scipy: pip install 'dyart[train]'") from error
+        raise DataError("reading SVHN needs scipy: pip install scipy (or dyart's extra 'train')") from error
     try:
         content = loadmat(io.BytesIO(data), variable_names=("X", "y"))
         images, labels = content["X"], content["y"].reshape(-1)

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dyart")
 
-# For so many steps, in at least two lines of metrics.jsonl, before anything is said.
+# For so many steps (at most two epochs), in at least two lines of metrics.jsonl, before anything is said.
 PATIENCE = 100
+# How much of the way from chance to a perfect network a burn-in must have gone.
+LEARNT = 0.1
 FEW_INSIDE, FEW_FOUND = 0.1, 0.5
 # On CIFAR-10 with one joint forward pass it goes from 0.25 to 0; with the leak that two passes have, it reached 4.
 LARGE_SHIFT = 1.0
@@ -69,12 +71,29 @@ class Advice(Callback):
         self.said: set[Rule] = set()
 
     def on_record(self, training: "Training", record: Record) -> None:
-        """Look at the means of the last steps."""
+        """Look at the means of the last steps, and at the end of the burn-in."""
+        if record["kind"] == "epoch" and record["phase"] == "burn-in":
+            self._burnt_in(training, record)
+        patience = min(PATIENCE, 2 * len(training.loader))
         for rule in RULES:
             words = rule(record)
             if words is None:
                 self.since.pop(rule, None)
-            elif rule not in self.said and record["step"] - self.since.setdefault(rule, record["step"]) >= PATIENCE:
+            elif rule not in self.said and record["step"] - self.since.setdefault(rule, record["step"]) >= patience:
                 self.said.add(rule)
                 if training.fabric.is_global_zero:
                     log.warning("step %d: %s", record["step"], words)
+
+    @staticmethod
+    def _burnt_in(training: "Training", record: Record) -> None:
+        """Warn where the network has learnt next to nothing: margins of such a network are no use to a method."""
+        chance = 1 / len(training.data.classes)
+        if record["epoch"] < training.config.train.burn_in or record["val_clean"] >= chance + LEARNT * (1 - chance):
+            return
+        if training.fabric.is_global_zero:
+            log.warning(
+                "the burn-in ends with %.0f %% of the images right, and %.0f %% are by chance: lower optim.burn_in_lr "
+                "and optim.lr, e.g. by ten, or raise train.burn_in",
+                100 * record["val_clean"],
+                100 * chance,
+            )

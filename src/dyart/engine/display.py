@@ -101,7 +101,8 @@ class Display(Callback):
         self.progress.stop()
         if training.folder is not None and training.index.get("best"):
             place = training.folder / "checkpoints" / training.index["best"]
-            words = f"best by validation: epoch {training.best_epoch} (*), {place}"
+            epoch = place.name.removeprefix("epoch-").lstrip("0")  # a better one may have come, and not been saved
+            words = f"best by validation: epoch {epoch} (*), {place}"
             self.console.print(words, style="dim", markup=False, soft_wrap=True)
 
 

@@ -16,8 +16,9 @@ import torch.distributed as dist
 
 from dyart.data.ranks import Team, team_here
 
-# The processes that this one started, to be ended with it.
+# The processes that this one started, to be ended with it; and Fabric's own lists of them.
 LAUNCHED: "list[subprocess.Popen[bytes]]" = []
+WATCHED: "list[list[subprocess.Popen[bytes]]]" = []
 GRACE, PAUSE = 3.0, 0.05  # seconds
 KEY = "dyart/failed"
 
@@ -37,6 +38,9 @@ def ending() -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        # Fabric kills this process a few seconds after another has ended, whatever it has still to say and to save.
+        for watched in WATCHED:
+            watched.clear()
         team = team_here()
         if team.count > 1:
             (_first if team.rank == 0 else _other)(error, team)
@@ -48,6 +52,7 @@ def ending() -> Iterator[None]:
                 process.wait(GRACE)
             process.kill()
         LAUNCHED.clear()
+        WATCHED.clear()
 
 
 def leave() -> None:

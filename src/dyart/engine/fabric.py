@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dyart.data.ranks import Team
-from dyart.engine.ending import LAUNCHED, leave
+from dyart.engine.ending import LAUNCHED, WATCHED, leave
 from dyart.recipes.config import Precision, Strategy
 
 if TYPE_CHECKING:
@@ -24,13 +24,17 @@ else:
             from lightning_fabric import Fabric
             from lightning_fabric.strategies import DDPStrategy
         except ImportError as error:
-            raise ImportError("training needs more packages: pip install 'dyart[train]'") from error
+            raise ImportError(
+                "this needs the package lightning-fabric: pip install lightning-fabric (or dyart's extra 'train')"
+            ) from error
 
 __all__ = ["Fabric", "make_fabric", "possible_precision", "team_of"]
 
 
 # What other processes write is waited for this long, e.g. a checkpoint by the first while the others are at a barrier.
 PATIENCE = timedelta(hours=1)
+# For each core of a CPU.
+CPU_PROCESSES = 4
 FSDP = (
     "train.strategy fsdp is refused: methods search with a second, frozen view of the network on the same storage, the "
     "averaged weights are a whole copy, and AWP moves whole weights; all of them need every parameter in one piece. "
@@ -72,7 +76,7 @@ def make_fabric(
     if kind not in ("cpu", "cuda") or (number and not number.isdigit()):
         raise ValueError(f"unknown device {device!r}: use auto, cpu, cuda or cuda:1")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r}, but this machine has no GPU that torch can use: use --train.device cpu")
+        raise ValueError(f"device {device!r}, but this machine has no GPU that torch can use: use cpu")
     for name in ("lightning.fabric", "lightning_fabric"):  # advice on precision, which a recipe states
         logging.getLogger(name).setLevel(logging.WARNING)
     precision, reason = possible_precision(precision, kind)
@@ -89,11 +93,16 @@ def make_fabric(
         raise ValueError(f"device {device!r} is one, {devices} are asked for: use {kind}, and CUDA_VISIBLE_DEVICES")
     if kind == "cuda" and devices > torch.cuda.device_count() and backend is None:
         raise ValueError(f"{devices} devices are asked for, this machine has {torch.cuda.device_count()} GPUs")
+    most = CPU_PROCESSES * (os.cpu_count() or 1)
+    if kind == "cpu" and devices > most:
+        raise ValueError(f"{devices} processes are asked for, and {most} are enough for {os.cpu_count()} CPU cores")
     several = DDPStrategy(process_group_backend=backend, timeout=PATIENCE)
     fabric = Fabric(accelerator=kind, devices=devices, num_nodes=num_nodes, strategy=several, precision=inside)
     fabric.launch()
     atexit.register(leave)
-    LAUNCHED.extend(getattr(several.launcher, "procs", []))
+    started = getattr(several.launcher, "procs", [])
+    LAUNCHED.extend(started)
+    WATCHED.append(started)
     if reason:
         fabric.print(reason)
     return fabric

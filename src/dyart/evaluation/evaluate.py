@@ -266,6 +266,6 @@ def _need_pyautoattack(attack: str, tier: Tier) -> None:
             import pyautoattack  # noqa: F401
         except ImportError as error:
             raise ImportError(
-                f"attack={attack!r} needs the package pyautoattack: pip install 'dyart[eval]', or use attack='margins' "
+                f"attack={attack!r} needs the package pyautoattack: pip install pyautoattack, or use attack='margins' "
                 "or 'pgd'"
             ) from error

@@ -20,6 +20,9 @@ Logger = Literal["csv", "tensorboard", "wandb", "mlflow"]
 Attack = Literal["pgd", "margins", "none"]
 Probe = Literal["train", "holdout", "batch"]
 
+# What fits into a float32, in which torch computes.
+LARGEST = 3e38
+
 
 @dataclass
 class Data:
@@ -288,6 +291,11 @@ class Config:
     eval: Eval = field(default_factory=Eval)
     monitor: Monitor = field(default_factory=Monitor)
 
+    def __post_init__(self) -> None:
+        """Refuse what torch's generators do not take."""
+        _at_least("seed", self.seed, 0)
+        _at_most("seed", self.seed, 2**63 - 1)
+
 
 SECTIONS: dict[str, type[Any]] = {
     "data": Data,
@@ -302,6 +310,7 @@ SECTIONS: dict[str, type[Any]] = {
 def _positive(name: str, value: float | None) -> None:
     if value is not None and not value > 0:
         raise ValueError(f"{name} must be positive, got {value}")
+    _at_most(name, value, LARGEST)
 
 
 def _share(name: str, value: float) -> None:
@@ -312,3 +321,9 @@ def _share(name: str, value: float) -> None:
 def _at_least(name: str, value: float | None, least: float) -> None:
     if value is not None and not value >= least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
+    _at_most(name, value, LARGEST)
+
+
+def _at_most(name: str, value: float | None, most: float) -> None:
+    if value is not None and value > most:
+        raise ValueError(f"{name} must be at most {most:.4g}, got {value:.4g}")

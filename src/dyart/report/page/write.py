@@ -141,6 +141,6 @@ def _plotly() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise ImportError("the page needs plotly: pip install 'dyart[report]'") from error
+        raise ImportError("the page needs plotly: pip install plotly (or dyart's extra 'report')") from error
     # A browser reads CRLF as LF, and the digest is taken over what it reads.
     return str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
