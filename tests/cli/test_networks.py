@@ -338,7 +338,7 @@ def test_a_whole_model_is_not_run_and_the_message_gives_the_lines_that_save_its_
 
 def test_an_archive_of_arrays_is_no_file_of_torchs(tmp_path):
     np.savez(tmp_path / "w.npz", a=np.zeros(3))
-    with pytest.raises(RunError, match=r"no file that torch\.save wrote"):
+    with pytest.raises(RunError, match=r"holds arrays of numpy: data goes with --data"):
         read_weights(tmp_path / "w.npz")
 
 
