@@ -80,10 +80,11 @@ def _pickle(path: Path) -> object:
 
 def _names(path: Path) -> list[str]:
     """Return what lies in the archive that torch.save writes; nothing for older files, and for others."""
-    if not zipfile.is_zipfile(path):
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.namelist()
+    except Exception:  # a damaged archive can raise nearly anything
         return []
-    with zipfile.ZipFile(path) as archive:
-        return archive.namelist()
 
 
 def _from_checkpoint(content: object, path: Path) -> State:
