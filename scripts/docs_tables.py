@@ -4,8 +4,9 @@
     python scripts/docs_tables.py --check    exit with 1 if one is not what its JSON says
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->` in any page of docs/ (or README.md); NAME is that of a
-function here, in published_tables.py, dynamics_tables.py or evaluation_tables.py (pages of docs/results), or in
-savings_tables.py (the guide about speed). Sentences can have numbers, too: `<!-- number: NAME -->...<!-- end -->`.
+function here, in published_tables.py, dynamics_tables.py or evaluation_tables.py (pages of docs/results), in
+savings_tables.py (the guide about speed) or in headline_table.py (the README). Sentences can have numbers, too:
+`<!-- number: NAME -->...<!-- end -->`.
 """
 
 import json
@@ -18,6 +19,7 @@ from typing import Any
 
 import dynamics_tables
 import evaluation_tables
+import headline_table
 import published_tables
 import savings_tables
 from published_tables import grid
@@ -42,11 +44,7 @@ def fashion() -> str:
     rows = []
     for method in dict.fromkeys(record["method"] for record in records):
         runs = [run for run in records if run["method"] == method]
-        robust = [
-            mean(min(run["robust_by_margin_search"][radius], run["robust_by_pgd20"][radius]) for run in runs)
-            for radius in radii
-        ]
-        shares = [mean(run["clean"] for run in runs), *robust]
+        shares = headline_table.embedded_shares(records, method, radii)
         seconds = mean(run["train_seconds"] for run in runs)
         epochs = str(runs[0]["epochs"])
         rows.append(
@@ -106,11 +104,11 @@ def jvp() -> str:
     return grid(["", "ms", "peak memory, MiB"], rows)
 
 
-def search(norm: str, boundary: str) -> str:
+def search(norm: str, boundary: str, file: str = "search") -> str:
     """Return the quality of the searches for one norm."""
     records = [
         record
-        for record in load("benchmarks/results/search.json")["records"]
+        for record in load(f"benchmarks/results/{file}.json")["records"]
         if record["norm"] == norm and record["boundary"] == boundary
         if not record["solver"].startswith("fast") or record["setting"] in LENGTHS
     ]
@@ -243,9 +241,14 @@ MAKERS: dict[str, Callable[[], str]] = {
     "search-l2": lambda: search("l2", "exact"),
     "search-l1": lambda: search("l1", "exact"),
     "search-soft": lambda: search("linf", "soft"),
+    "search-robust-linf": lambda: search("linf", "exact", "search_robust"),
+    "search-robust-l2": lambda: search("l2", "exact", "search_robust"),
+    "search-robust-l1": lambda: search("l1", "exact", "search_robust"),
+    "search-robust-soft": lambda: search("linf", "soft", "search_robust"),
     **published_tables.MAKERS,
     **dynamics_tables.MAKERS,
     **evaluation_tables.MAKERS,
+    **headline_table.MAKERS,
     **savings_tables.MAKERS,
 }
 

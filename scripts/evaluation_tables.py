@@ -64,5 +64,6 @@ def precisions() -> str:
 MAKERS: dict[str, Callable[[], str]] = {
     "evaluate-dyart": lambda: accuracies("evaluate-dyart"),
     "evaluate-dyart-differences": lambda: differences("evaluate-dyart"),
+    "evaluate-10000": lambda: accuracies("evaluate-10000"),
     "evaluate-precision": precisions,
 }

@@ -1,4 +1,4 @@
-"""Radii as people write them: ``8/255`` or a decimal, kept as written."""
+"""Radii as people write them: ``8/255``, ``0.5/255`` or a decimal, kept as written."""
 
 import math
 from fractions import Fraction
@@ -20,8 +20,7 @@ class Radius(float):
             return value
         text = "/".join(part.strip() for part in value.split("/")) if isinstance(value, str) else ""
         try:
-            # Through a fraction, so that 8/255 is the float nearest to it.
-            number = float(Fraction(text) if "/" in text else value)
+            number = _quotient(text) if "/" in text else float(value)
         except (TypeError, ValueError, ZeroDivisionError, OverflowError):
             raise ValueError(f"{value!r} is no number: write 0.03, 1e-4 or 8/255") from None
         if not math.isfinite(number):
@@ -41,3 +40,11 @@ class Radius(float):
     def __reduce__(self) -> "tuple[type[Radius], tuple[str]]":
         """Keep the text when pickled or copied."""
         return (Radius, (self.text,))
+
+
+def _quotient(text: str) -> float:
+    """Return the float nearest to a quotient of two numbers without an exponent, whose fraction could be huge."""
+    above, below = text.split("/")
+    if "e" in text.lower():
+        raise ValueError(text)
+    return float(Fraction(above) / Fraction(below))

@@ -57,7 +57,7 @@ def add_evaluate(commands: Commands, radii: Callable[[str], list[Radius]]) -> No
         "--precision",
         choices=["auto", "ieee", "tf32", "bf16"],
         default="auto",
-        help="of the attacks (auto: tf32 on GPUs)",
+        help="of the attacks (auto: on a GPU bf16 for linf radii from 2/255 on, else tf32; on a CPU ieee)",
     )
     add("--compile", choices=["auto", "on", "off"], default="auto", help="auto: on a GPU, from 2,000 examples on")
     add("--no-preflight", action="store_true", help="skip the checks of network and data")

@@ -1,0 +1,94 @@
+"""The README's few figures, one line each, with the JSON files they come from."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from published_tables import grid
+
+ROOT = Path(__file__).parents[1]
+
+
+def _load(path: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((ROOT / path).read_text(encoding="utf-8"))
+    return content
+
+
+def _link(*paths: str) -> str:
+    return ", ".join(f"[JSON]({path})" for path in paths)
+
+
+def step_row() -> list[str]:
+    """DyART's step over AT's, beside what the paper measured for its own."""
+    path, paper = "benchmarks/results/steps.json", "results/paper/stated.json"
+    place = {"network": "resnet18", "normalization": "group", "batch": 128}
+    ms = {r["method"]: r["ms"] for r in _load(path)["records"] if place.items() <= r.items()}
+    stated = _load(paper)["step_ms"]
+    ratios = [stated[f"DyART, {steps} search steps"] / stated["AT, PGD-10"] for steps in (10, 20)]
+    words = (
+        f"{ms['dyart']:.1f} ms (7 search steps), {ms['dyart'] / ms['at']:.2f} of AT; "
+        f"the paper {ratios[0]:.1f} (10), {ratios[1]:.1f} (20)"
+    )
+    return ["DyART step, ResNet-18-GN", f"{words} {_link(path, paper)}"]
+
+
+def search_row() -> list[str]:
+    """Our search beside FAB on the robust network."""
+    path = "benchmarks/results/search_robust.json"
+    found = {(r["norm"], r["boundary"], r["solver"], r["setting"]): r for r in _load(path)["records"]}
+    ours, fab = (found["linf", "exact", *which] for which in (("fast", "20 steps"), ("pyautoattack FAB", "100 steps")))
+    words = f"{ours['mean_over_best']:.3f} in {ours['seconds']:.1f} s; AutoAttack's FAB {fab['mean_over_best']:.3f}"
+    return ["512 L-inf margins, over best", f"{words} in {fab['seconds']:.0f} s {_link(path)}"]
+
+
+def evaluation_row() -> list[str]:
+    """AutoAttack at five radii, by us and by its package."""
+    path = "benchmarks/results/evaluate-dyart.json"
+    records = _load(path)["records"]
+    seconds = {r["part"]: r["seconds"] for r in records if r["kind"] == "part"}
+    (pair,) = [r for r in records if r["kind"] == "comparison" and (r["first"], r["second"]) == ("peer", "default")]
+    most = max(len(r["only_first_breaks"]) + len(r["only_second_breaks"]) for r in pair["radii"].values())
+    words = f"{seconds['default']:.0f} s; its own package {seconds['peer']:.0f} s; at most {most} verdicts differ"
+    return ["AutoAttack, five radii, 1,000 images", f"{words} {_link(path)}"]
+
+
+def training_row() -> list[str]:
+    """CIFAR-10, one seed."""
+    paths = [f"results/cifar10-resnet18-{method}-seed0.json" for method in ("dyart", "at")]
+    cells = []
+    for name, path in zip(("DyART", "AT"), paths, strict=True):
+        run = _load(path)
+        cells.append(f"{name} {100 * run['clean']:.1f} / {100 * run['robust']['8/255']:.1f}")
+    return ["CIFAR-10: clean / APGD 8/255", f"{', '.join(cells)}; one seed {_link(*paths)}"]
+
+
+def embedded_shares(records: list[dict[str, Any]], method: str, radii: Iterable[str]) -> list[float]:
+    """Return clean and robust accuracies on the embedded set, mean over seeds, the smaller of margin search and PGD."""
+    runs = [run for run in records if run["method"] == method]
+    robust = [
+        mean(min(run["robust_by_margin_search"][radius], run["robust_by_pgd20"][radius]) for run in runs)
+        for radius in radii
+    ]
+    return [mean(run["clean"] for run in runs), *robust]
+
+
+def embedded_row() -> list[str]:
+    """The embedded images."""
+    path, radii = "benchmarks/results/fashion_mini.json", ("0.1", "0.2")
+    records = _load(path)["records"]
+    cells = []
+    for method in ("DyART", "AT"):
+        shares = embedded_shares(records, method, radii)
+        cells.append(f"{method} {' / '.join(f'{100 * share:.1f}' for share in shares)}")
+    return [f"embedded, CPU: clean / {' / '.join(radii)}", f"{', '.join(cells)}; 3 seeds {_link(path)}"]
+
+
+def headline() -> str:
+    """Return the table."""
+    rows = [step_row(), search_row(), evaluation_row(), training_row(), embedded_row()]
+    return grid(["measured on one H200", ""], rows)
+
+
+MAKERS: dict[str, Callable[[], str]] = {"headline": headline}
