@@ -13,12 +13,13 @@ Parts: "peer" is pyautoattack's standard version at every radius, on the network
 of attacks. "strict", "default", "apgd" and "margins" are ours. Whatever a part finds is checked in plain float32. A
 record has, per radius, the robust accuracy, the examples that resist (bits, as hexadecimal text) and the time; then
 come comparisons: which examples one part breaks and the other does not. --merge keeps the parts of an earlier call
-with the same settings, so that a run can be split.
+with the same settings, and the radii of a peer that was killed, so that a run can be split.
 """
 
 import argparse
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,34 +68,42 @@ def synchronize(device: torch.device) -> None:
 
 
 def peer(
-    view: View, model: nn.Module, x: Tensor, y: Tensor, radii: list[Radius], norm: str, batch: int, device: torch.device
-) -> dict[str, Any]:
-    """pyautoattack, standard, one radius after the other; what it returns is verified in plain float32."""
+    view: View,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    radii: list[Radius],
+    norm: str,
+    batch: int,
+    before: dict[str, Any] | None,
+) -> Iterator[dict[str, Any]]:
+    """pyautoattack, standard, one radius after the other; what it returns is verified in plain float32.
+
+    Yields the record after every radius; radii that ``before`` has are not attacked again.
+    """
     from pyautoattack import AutoAttack
 
-    record: dict[str, Any] = {"robust": {}, "resists": {}, "seconds_per_radius": {}}
-    began, count = time.perf_counter(), view.count
-    count.forward = count.backward = 0
-    per_radius: dict[str, dict[str, float]] = {}
+    device, count = x.device, view.count
+    kinds = ("robust", "resists", "seconds_per_radius", "passes_per_radius")
+    record: dict[str, Any] = {kind: dict(before[kind]) if before else {} for kind in kinds}
     for radius in radii:
-        start, before = time.perf_counter(), (count.forward, count.backward)
+        if str(radius) in record["robust"]:
+            continue
+        start = time.perf_counter()
+        count.forward = count.backward = 0
         attack = AutoAttack(view, device=device, eps=float(radius), norm=NORMS[norm], seed=0, version="standard")
         points, _ = attack.run_standard_evaluation(x, y, batch_size=batch)
+        passes = {"forward": count.forward / len(x), "backward": count.backward / len(x)}
         with ieee_float32(device):
             resists = (correct(model, x, y, batch) & correct(model, points, y, batch)).cpu().numpy()
         synchronize(device)
-        record["robust"][str(radius)] = float(resists.mean())
-        record["resists"][str(radius)] = packed(resists)
-        record["seconds_per_radius"][str(radius)] = time.perf_counter() - start
-        per_radius[str(radius)] = {
-            "forward": (count.forward - before[0]) / len(x),
-            "backward": (count.backward - before[1]) / len(x),
-        }
-        print(f"  {radius}: {100 * resists.mean():.2f} %, {time.perf_counter() - start:.1f} s", flush=True)
-    record["seconds"] = time.perf_counter() - began
-    record["passes"] = {"forward": count.forward / len(x), "backward": count.backward / len(x)}
-    record["passes_per_radius"] = per_radius
-    return record
+        new = (float(resists.mean()), packed(resists), time.perf_counter() - start, passes)
+        for kind, value in zip(kinds, new, strict=True):
+            record[kind][str(radius)] = value
+        record["seconds"] = sum(record["seconds_per_radius"].values())
+        record["passes"] = {way: sum(one[way] for one in record["passes_per_radius"].values()) for way in passes}
+        print(f"  {radius}: {100 * resists.mean():.2f} %, {new[2]:.1f} s", flush=True)
+        yield record
 
 
 def ours(
@@ -239,21 +248,32 @@ def main() -> None:
             how = ("tf32", options.compile == "on") if device.type == "cuda" else ("ieee", False)
             shared = attack_view(model, plain, device, *how, options.batch)  # type: ignore[arg-type]
             view = shared if part == "peer-view" else AsIs(model, plain.count)
-            found = peer(view, model, x, y, radii, options.norm, options.batch, device)
+            done = peer(view, model, x, y, radii, options.norm, options.batch, records.get(part))
         else:
-            found = ours(part, model, x, y, radii, options)
-        records[part] = {"kind": "part", "part": part, **found}
-        pairs = [
-            comparison(records[one], records[two], len(x)) for one, two in PAIRS if one in records and two in records
-        ]
-        cost = single_run_ratio(records)
-        write(options.name, device, settings, [*records.values(), *pairs, *([cost] if cost else [])], options.out)
-    for pair in pairs:
-        counts = {r: (len(v["only_first_breaks"]), len(v["only_second_breaks"])) for r, v in pair["radii"].items()}
-        print(f"broken by {pair['first']} alone, by {pair['second']} alone: {counts}; time x {pair['time_ratio']:.2f}, "
-              f"passes x {pair['passes_ratio']:.2f}")  # fmt: skip
-    if cost:
-        print(cost)
+            done = iter([ours(part, model, x, y, radii, options)])
+        for found in done:
+            records[part] = {"kind": "part", "part": part, **found}
+            write(
+                options.name, device, settings, [*records.values(), *comparisons(records, radii, len(x))], options.out
+            )
+    for pair in comparisons(records, radii, len(x)):
+        print(words(pair))
+
+
+def comparisons(records: dict[str, dict[str, Any]], radii: list[Radius], count: int) -> list[dict[str, Any]]:
+    """Compare the parts that have all radii."""
+    whole = {name: part for name, part in records.items() if len(part["robust"]) == len(radii)}
+    pairs = [comparison(whole[one], whole[two], count) for one, two in PAIRS if one in whole and two in whole]
+    cost = single_run_ratio(whole)
+    return [*pairs, *([cost] if cost else [])]
+
+
+def words(pair: dict[str, Any]) -> str:
+    if pair["kind"] == "cost":
+        return str(pair)
+    counts = {r: (len(v["only_first_breaks"]), len(v["only_second_breaks"])) for r, v in pair["radii"].items()}
+    cost = f"time x {pair['time_ratio']:.2f}, passes x {pair['passes_ratio']:.2f}"
+    return f"broken by {pair['first']} alone, by {pair['second']} alone: {counts}; {cost}"
 
 
 class AsIs(View):

@@ -9,8 +9,8 @@ TF32) on the same images. Passes are counted per example, also inside the peers.
 distance that any search here has found.
 
 It can run in pieces: --problems and --solvers choose some searches (by name, or its beginning), --merge keeps
-the records of an earlier call with the same settings. The distances of every search lie beside the JSON (--name), in
-NAME-distances.pt, so that "best" is over all pieces.
+the records of an earlier call with the same settings, also of one that was killed. The distances of every search lie
+beside the JSON (--name), in NAME-distances.pt, so that "best" is over all pieces.
 
 --classes-cost measures instead how the cost depends on the number of classes: passes of the same searches on a
 network with 10 and one with 200 outputs (random weights; no images needed), into search_classes.json.
@@ -20,7 +20,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -141,15 +141,13 @@ def searches(norm: str, boundary: str, names: list[str] | None) -> dict[tuple[st
 
 def measure(
     model: nn.Module, x: Tensor, y: Tensor, norm: str, boundary: str, names: list[str] | None
-) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Run the searches of one problem; return a record each, and the distances by record's name."""
+) -> Iterator[tuple[dict[str, Any], Tensor]]:
+    """Run the searches of one problem; yield a record and the distances of each as soon as it is done."""
     with torch.no_grad():
         clean = model(x)
     value = dyart.logit_margin(clean, y) if boundary == "exact" else dyart.soft_logit_margin(clean, y)
     inside = value > 0
     x, y = x[inside], y[inside]
-    distances: dict[str, Tensor] = {}
-    records: list[dict[str, Any]] = []
     for (solver, setting), search in searches(norm, boundary, names).items():
         counting = Counting(model, len(x)).eval()
         start = time.perf_counter()
@@ -179,10 +177,7 @@ def measure(
                 "condition_c": float(conditions.c.float().mean()),
                 "optimal": float(found.optimal.float().mean()),
             }
-        distances[name_of(record)] = torch.where(success, norm_of(points - x, norm), torch.inf).cpu()
-        records.append(record)
-        print(f"{norm} {boundary} {solver} {setting}: {seconds:.1f} s", flush=True)
-    return records, distances
+        yield record, torch.where(success, norm_of(points - x, norm), torch.inf).cpu()
 
 
 def name_of(record: dict[str, Any]) -> str:
@@ -354,14 +349,13 @@ def main() -> None:
     names = options.solvers or (["fast", "fast,", "apgd", "fab"] if options.no_peers else None)
     for problem in options.problems:
         norm, boundary = problem.split("/")
-        new, found = measure(model, x, y, norm, boundary, names)
-        records = [record for record in records if name_of(record) not in found] + new
-        distances |= found
-        compare(records, distances)
-        for record in new:
-            print(summary(record))
-        write(options.name, device, settings, records, options.out)
-        torch.save(distances, options.out / f"{options.name}-distances.pt")
+        for new, found in measure(model, x, y, norm, boundary, names):
+            records = [record for record in records if name_of(record) != name_of(new)] + [new]
+            distances[name_of(new)] = found
+            compare(records, distances)
+            print(summary(new), flush=True)
+            write(options.name, device, settings, records, options.out)
+            torch.save(distances, options.out / f"{options.name}-distances.pt")
         figure(records, options.out / f"{options.name}.png")
 
 

@@ -33,6 +33,9 @@ __all__ = ["Fabric", "make_fabric", "possible_precision", "team_of"]
 
 # What other processes write is waited for this long, e.g. a checkpoint by the first while the others are at a barrier.
 PATIENCE = timedelta(hours=1)
+# They advise on the precision of products, which a recipe states. Fabric writes to PyTorch Lightning's log once that is
+# imported.
+TALKING = ("lightning.fabric", "lightning_fabric", "lightning.pytorch", "pytorch_lightning")
 # For each core of a CPU.
 CPU_PROCESSES = 4
 FSDP = (
@@ -77,7 +80,7 @@ def make_fabric(
         raise ValueError(f"unknown device {device!r}: use auto, cpu, cuda or cuda:1")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {device!r}, but this machine has no GPU that torch can use: use cpu")
-    for name in ("lightning.fabric", "lightning_fabric"):  # advice on precision, which a recipe states
+    for name in TALKING:
         logging.getLogger(name).setLevel(logging.WARNING)
     precision, reason = possible_precision(precision, kind)
     inside: Any = "bf16-mixed" if precision == "bf16" else "32-true"
