@@ -3,14 +3,14 @@
     python benchmarks/ablation.py                                                    # fashion-mini on the CPU
     python benchmarks/ablation.py --device cuda --recipe cifar10-resnet18-dyart --name ablation_gpu --train.epochs 30
 
-One training per variant and seed, from the recipe with the variant's settings; keys of the recipe may follow.
-Accuracies are of the averaged weights after the last epoch, on the hold-out: clean, and under the recipe's validation
-attack. "found" is a share of the examples inside their class, "good" of the points nearer than r0 (good: the recipe
-trains on them, since the paper's conditions (a) and (b) hold), both in the last epoch. "passes" is the search: forward
-and backward passes of an example to the input, counted where the network is called, mean over the epochs. "extra" are
-passes of the loss beyond the one over points and images and back: none, since the gradient kept by the search serves
-the weights and the conditions. Steps are timed in the end, with the trained weights, all variants of a seed in turn in
-one process.
+One training per variant and seed, from the recipe without any saving but the variant's, and one of another method
+(--beside); keys of the recipes may follow. Accuracies are of the averaged weights after the last epoch, on the hold-
+out: clean, and under the recipe's validation attack. "found" is a share of the examples inside their class, "good" of
+the points nearer than r0 (good: the recipe trains on them, since the paper's conditions (a) and (b) hold), both in the
+last epoch. "passes" is the search: forward and backward passes of an example to the input, counted where the network is
+called, mean over the epochs. "extra" are passes of the loss beyond the one over points and images and back: none, since
+the gradient kept by the search serves the weights and the conditions. Steps are timed in the end, with the trained
+weights, all trainings of a seed in turn in one process.
 """
 
 import argparse
@@ -37,12 +37,12 @@ from dyart.methods.dyart import DyART
 from dyart.recipes import resolve
 from harness import RESULTS, write
 
-ON = "true"
+ON, OFF = "true", "false"
 # FEW: fewer steps than the recipe has, alone and where a warm start should make up for them.
 FEW = "5"
 PASSES = ("forward", "backward", "extra")
 VARIANTS: dict[str, dict[str, str]] = {
-    "as it is": {},
+    "none": {},
     "few steps": {"steps": FEW},
     "retire": {"retire": ON},
     "warm start": {"warm_start": ON},
@@ -51,6 +51,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "adaptive steps, warm start": {"adaptive_steps": ON, "warm_start": ON},
     "all": {"adaptive_steps": ON, "warm_start": ON, "retire": ON},
 }
+NONE = {"warm_start": OFF, "retire": OFF, "adaptive_steps": OFF}
 
 
 class Counted:
@@ -129,7 +130,7 @@ class Watch(Callback):
 
 def trained(variant: str, seed: int, options: argparse.Namespace) -> tuple[dict[str, Any], Training]:
     words = ["--seed", str(seed), "--train.device", options.device, *options.more]
-    words += [word for key, value in VARIANTS[variant].items() for word in (f"--method.{key}", value)]
+    words += [word for key, value in {**NONE, **VARIANTS[variant]}.items() for word in (f"--method.{key}", value)]
     config = resolve(options.recipe, words)
     training = prepare(config)
     assert isinstance(training.method, DyART)
@@ -152,6 +153,13 @@ def trained(variant: str, seed: int, options: argparse.Namespace) -> tuple[dict[
     return record, training
 
 
+def beside(recipe: str, seed: int, options: argparse.Namespace) -> tuple[dict[str, Any], Training]:
+    training = prepare(resolve(recipe, ["--seed", str(seed), "--train.device", options.device, *options.more]))
+    training.run()
+    last = training.history[-1]
+    return {"recipe": recipe, "seed": seed, "clean": last["val_clean"], "robust": last["val_robust"]}, training
+
+
 def timed(trainings: dict[str, Training], rounds: int) -> dict[str, list[float]]:
     """Milliseconds per step of every training, as it stands at the end of its last epoch."""
     for training in trainings.values():
@@ -165,6 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--recipe", default="fashion-mini-cnn-dyart")
+    parser.add_argument("--beside", default="fashion-mini-cnn-at", help="recipe of another method, timed beside them")
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--rounds", type=int, default=6, help="bursts of five timed steps of each variant")
@@ -173,22 +182,29 @@ def main() -> None:
     options, options.more = parser.parse_known_args()
     warnings.filterwarnings("ignore")
     records: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
     for seed in options.seeds:
-        trainings: dict[str, Training] = {}
+        other, training = beside(options.beside, seed, options)
+        trainings = {options.beside: training}
+        others.append(other)
+        print(f"seed {seed}, {options.beside}: trained", file=sys.stderr, flush=True)
         for variant in options.variants:
             record, trainings[variant] = trained(variant, seed, options)
             records.append(record)
             print(f"seed {seed}, {variant}: trained", file=sys.stderr, flush=True)
         times = timed(trainings, options.rounds)
-        for record in records[-len(trainings) :]:
+        other["step_ms"] = statistics.median(times[options.beside])
+        for record in records[-len(options.variants) :]:
             record["step_ms"] = statistics.median(times[record["variant"]])
+            record["over_beside"] = record["step_ms"] / other["step_ms"]
         settings = {"recipe": options.recipe, "more": options.more, "seeds": options.seeds, "rounds": options.rounds}
+        settings["beside"] = others
         write(options.name, torch.device(options.device), settings, records, options.out)
     for record in records:
         print(
             "{variant:28} seed {seed}  clean {clean:.3f}  robust {robust:.3f}  found {found:.3f}  good {good:.3f}  "
             "passes {forward_passes:5.2f} + {backward_passes:5.2f}, extra {extra_passes:g}  "
-            "{step_ms:7.2f} ms a step".format(**record)
+            "{step_ms:7.2f} ms a step, {over_beside:.2f} of the other method's".format(**record)
         )
 
 

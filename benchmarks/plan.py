@@ -4,7 +4,8 @@ import json
 import re
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ SEARCH = 10  # steps of DyART's search in methods.json
 # steps.json; Tiny-ImageNet has twice the images, four times the pixels.
 SIZES = {"cifar10-resnet18": (1.0, 1.0), "cifar10-wrn28-10": (6.8, 6.8), "tiny-imagenet-preactresnet18": (8.0, 4.0)}
 # 10,000 images: clean and five radii for the best checkpoint, 8/255 for the last.
-ATTACKS = {"apgd": 150.0, "last": 50.0, "autoattack": 480.0}
+ATTACKS = {"apgd": 150.0, "last": 50.0, "autoattack": 560.0}
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,9 @@ def load_plan(path: Path = PLAN) -> list[Group]:
 
 def _group(name: str, tree: Mapping[str, Any]) -> Group:
     base, axes = tree.get("base", {}), {key: tuple(values) for key, values in tree.get("axes", {}).items()}
-    runs = [run for row in tree.get("rows", []) for run in _row(name, tree, row)]
+    rows = [list(_row(name, tree, row)) for row in tree.get("rows", [])]
+    # The first seeds of all rows, then the second: a table is whole before it is precise.
+    runs = [run for turn in zip_longest(*rows) for run in turn if run is not None]
     if axes:
         runs += _axes(name, tree, base, axes)
     table = str(tree["table"]) if "table" in tree else None
@@ -129,8 +132,8 @@ def _row(group: str, tree: Mapping[str, Any], row: Mapping[str, Any]) -> Iterabl
     for seed in seeds:
         attacks = ("apgd", "autoattack") if row.get("autoattack") and seed == seeds[0] else ("apgd",)
         settings = {**tree.get("settings", {}), **row.get("settings", {})}
-        epochs, images = int(row.get("epochs", tree["epochs"])), int(tree.get("images", Run.images))
-        yield Run(group, row["label"], row["recipe"], seed, epochs, settings, attacks, images, row.get("paper"))
+        epochs = int(row.get("epochs", tree["epochs"]))
+        yield Run(group, row["label"], row["recipe"], seed, epochs, settings, attacks, _images(tree), row.get("paper"))
 
 
 def _axes(
@@ -139,14 +142,20 @@ def _axes(
     for axis, values in axes.items():
         if axis not in base or base[axis] not in values:
             raise ValueError(f"{group}: the axis {axis} {list(values)} needs the base's value among its own")
-    recipe, seed, epochs = tree["recipe"], int(tree.get("seed", 0)), int(tree["epochs"])
-    runs = [Run(group, BASE, recipe, seed, epochs, dict(base))]
+    usual = Run(
+        group, BASE, tree["recipe"], int(tree.get("seed", 0)), int(tree["epochs"]), dict(base), images=_images(tree)
+    )
+    runs = [usual]
     for axis, values in axes.items():
         for value in values:
             if value != base[axis]:
                 label = f"{axis.partition('.')[2]} {written(value)}"
-                runs.append(Run(group, label, recipe, seed, epochs, {**base, axis: value}, axis=(axis, value)))
+                runs.append(replace(usual, label=label, settings={**base, axis: value}, axis=(axis, value)))
     return runs
+
+
+def _images(tree: Mapping[str, Any]) -> int:
+    return int(tree.get("images", Run.images))
 
 
 def words(run: Run) -> list[str]:

@@ -35,7 +35,10 @@ def test_the_plan_has_what_was_promised():
     assert all(run.epochs >= 50 for runs in batch.values() for run in runs)
     assert set(rows["cifar10-resnet18-gn"]) == {"AT", "TRADES", "DyART"}
     assert all(run.epochs >= 30 for run in RUNS if run.recipe.startswith("cifar10"))
-    assert {run.images for run in RUNS if run.recipe.startswith("cifar10-resnet18")} == {10_000}
+    assert {run.images for run in RUNS if run.group.startswith("cifar10-resnet18")} == {10_000}
+    assert {run.images for run in RUNS if run.group == "sensitivity"} == {5_000}
+    seeds = [run.seed for run in RUNS if run.group == "cifar10-resnet18-bn"]
+    assert seeds == sorted(seeds), "a table is whole before it is precise"
 
 
 def test_an_axis_has_the_base_run_where_its_value_is_the_base_s():

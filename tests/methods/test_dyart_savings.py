@@ -80,6 +80,18 @@ def test_who_leaves_changes_the_loss_by_little_and_saves_passes():
     assert one == pytest.approx(two, rel=0.02)
 
 
+def test_who_left_because_it_is_far_counts_as_far():
+    model, r0 = network("group"), 0.003
+    batch = batch_of(model)
+    plain, method = DyART(r0=r0, steps=10), DyART(r0=r0, steps=10, retire=True)
+    found, fewer = plain.crafted(model, batch), method.crafted(model, batch)
+    assert (fewer.inside & ~fewer.found).sum() > len(X) / 4
+    (_, all_of_them), (_, some) = plain.loss(model, batch, found), method.loss(model, batch, fewer)
+    assert all_of_them["margin_q50"] > r0
+    assert some["margin_q50"] >= r0
+    assert some["margin_q90"] <= all_of_them["margin_q90"]
+
+
 def test_without_retirement_of_what_settles_or_is_far_the_points_are_the_same(monkeypatch):
     monkeypatch.setattr(retiring, "SETTLED", -1.0)
     monkeypatch.setattr(retiring, "FAR", torch.inf)

@@ -23,7 +23,8 @@ examples:
 Steps are whole ones (crafting, loss, backward, clipping, optimizer, averaging) on random images, the methods in turn in
 one process. "passes" is the arithmetic of a step in forward passes of its batch: a forward pass is 1, one to the inputs
 and back 2, one to the weights and back 3. With --gpu, "of product" is the arithmetic per second of the whole step over
-that of a large bf16 matrix product on the same GPU.
+that of a large bf16 matrix product on the same GPU. DyART's examples do not retire here: how many do depends on how far
+a training is (benchmarks/ablation.py times trained networks).
 """
 
 
@@ -140,7 +141,9 @@ def _measured(
     for method in options.methods:
         recipe = f"{family}-{network}-{method}"
         print(f"{recipe}, batch {batch}: getting ready", file=sys.stderr)
-        own = [*words, "--method.steps", str(searched)] if searched and method.startswith("dyart") else words
+        own = list(words)
+        if method.startswith("dyart"):
+            own += ["--method.retire", "false", *(["--method.steps", str(searched)] if searched else [])]
         counts[method] = operations(ready(recipe, [*own, "--train.compile", "off"], data))
         if options.gpu:
             torch.cuda.reset_peak_memory_stats(device)

@@ -238,8 +238,8 @@ class DyART(Method[BoundaryPoints]):
             ``margin_q10``, ``margin_q50``, ``margin_q90`` over the found points; ``phi_shift``, the mean over used
             points of phi_train - phi_eval: far from 0, the model in training mode has another boundary than in eval
             mode, and raises that one. With ``kl`` also that divergence, without its weight; with ``adaptive_steps``
-            ``search_steps``; with ``retire`` examples that left because they are beyond r0 may count as not found, and
-            are missing from the quantiles.
+            ``search_steps``; with ``retire`` examples that left because they are beyond r0 may count as not found; in
+            the quantiles they are at r0.
         """
         if self.ways is not None:
             self.ways.keep(batch, crafted.points - crafted.inputs, crafted.found)
@@ -306,7 +306,10 @@ class DyART(Method[BoundaryPoints]):
         shares = {"inside": points.inside, "found": points.found, "optimal": points.optimal, "used": used}
         metrics = {name: rows.float().mean() for name, rows in shares.items()}
         metrics["accuracy"] = accuracy(at_inputs, points.labels)
-        margins = gathered(points.margin, shard)
+        margins = points.margin
+        if self.retire:
+            margins = torch.where(points.inside & ~points.found, self.r0, margins)
+        margins = gathered(margins, shard)
         for percent in QUANTILES:
             metrics[f"margin_q{percent}"] = torch.nanquantile(margins, percent / 100)
         shift = boundary_value(at_points, points.labels, self.boundary, self.beta) - points.value
