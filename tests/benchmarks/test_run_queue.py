@@ -75,7 +75,7 @@ def test_what_is_published_is_not_run_again(place):
     done = record(runs[0], evaluation([80, 70]), evaluation([80, 70], checkpoint="last"))
     run_records.write(place / "published" / f"{runs[0].name}.json", done)
     places = [queue.Place(place / "work" / "results", None), queue.Place(place / "published", None)]
-    assert [task.run.name for task in queue.tasks(runs, places)] == ["one-a-seed1", "one-b-seed0"]
+    assert [task.run.name for task in queue.tasks(runs, places)] == ["one-b-seed0", "one-a-seed1"]
 
 
 def test_a_training_of_another_machine_is_attacked_if_its_weights_are_there(place, capsys):
