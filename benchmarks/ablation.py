@@ -4,13 +4,13 @@
     python benchmarks/ablation.py --device cuda --recipe cifar10-resnet18-dyart --name ablation_gpu --train.epochs 30
 
 One training per variant and seed, from the recipe without any saving but the variant's, and one of another method
-(--beside); keys of the recipes may follow. Accuracies are of the averaged weights after the last epoch, on the hold-
-out: clean, and under the recipe's validation attack. "found" is a share of the examples inside their class, "good" of
-the points nearer than r0 (good: the recipe trains on them, since the paper's conditions (a) and (b) hold), both in the
-last epoch. "passes" is the search: forward and backward passes of an example to the input, counted where the network is
-called, mean over the epochs. "extra" are passes of the loss beyond the one over points and images and back: none, since
-the gradient kept by the search serves the weights and the conditions. Steps are timed in the end, with the trained
-weights, all trainings of a seed in turn in one process.
+(--beside); keys of the recipes may follow. Accuracies are of the averaged weights after the last epoch, on the
+hold-out: clean, and under the recipe's validation attack. "found" is a share of the examples inside their class, "good"
+of the points nearer than r0 (good: the recipe trains on them, since the paper's conditions (a) and (b) hold), both in
+the last epoch. "passes" is the search: forward and backward passes of an example to the input, counted where the
+network is called, mean over the epochs. "extra" are passes of the loss beyond the one over points and images and back:
+none, since the gradient kept by the search serves the weights and the conditions. Steps are timed in the end, with the
+trained weights, all trainings of a seed in turn in one process.
 """
 
 import argparse
