@@ -115,7 +115,7 @@ def searches(norm: str, boundary: str, names: list[str] | None) -> dict[tuple[st
     problem = {"norm": norm, "boundary": boundary}
     rivals = 9 if boundary == "exact" else 1
     plan: dict[tuple[str, str], Search] = {}
-    for steps in (5, 7, 10, 15, 20, 30, 40, 50, 80, 100):
+    for steps in (5, 7, 8, 10, 15, 20, 30, 40, 50, 80, 100):
         plan["fast", f"{steps} steps"] = ours(steps=steps, rivals=rivals, **problem)
         if boundary == "exact" and steps in (10, 20, 50):
             plan["fast, rivals not compared", f"{steps} steps"] = ours(steps=steps, rivals=1, **problem)

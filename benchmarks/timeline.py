@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=["at", "dyart"])
     parser.add_argument("--network", default="resnet18")
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--search-steps", type=int, default=7)
+    parser.add_argument("--search-steps", type=int, default=8)
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--draw", type=Path, help="a timeline.json, to draw and not to measure")
     options = parser.parse_args()

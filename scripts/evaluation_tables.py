@@ -64,6 +64,8 @@ def precisions() -> str:
 MAKERS: dict[str, Callable[[], str]] = {
     "evaluate-dyart": lambda: accuracies("evaluate-dyart"),
     "evaluate-dyart-differences": lambda: differences("evaluate-dyart"),
+    "evaluate-natural": lambda: accuracies("evaluate-natural"),
+    "evaluate-natural-differences": lambda: differences("evaluate-natural"),
     "evaluate-10000": lambda: accuracies("evaluate-10000"),
     "evaluate-precision": precisions,
 }

@@ -1,5 +1,7 @@
 """What counts as an adversarial example: verified on the user's model, at its own distance; and what is left alone."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from evaluate_cases import Mlp, examples, linear, radii_between, short, true_mar
 from torch import nn
 
 import dyart
+from dyart.boundary.search import closest_boundary_points
 from dyart.evaluation import runner as runner_module
 from dyart.evaluation.preflight import PreflightError
 from dyart.evaluation.verdicts import Status, slack
@@ -140,6 +143,25 @@ def test_success_on_a_view_that_the_model_does_not_confirm_is_searched_on_the_mo
     result = dyart.evaluate(Shifted(), inputs, labels, [1 / 3], "pgd", precision="bf16", batch_size=64, preflight=False)
     assert seen == [("bf16", 30), ("ieee", 30)]
     assert list(result.robust_accuracy.values()) == [0.0]
+
+
+def test_points_of_a_view_that_come_to_nothing_are_searched_for_on_the_model(monkeypatch):
+    model = linear(2)
+    inputs, labels = examples(model, wrong=0)
+    calls = []
+
+    def search(view, x, y, *, start, **options):
+        found = closest_boundary_points(view, x, y, start=start, **options)
+        calls.append((view.precision, len(x), start is not None))
+        # From where the view led to, every other example comes to nothing.
+        return (
+            found if start is None else dataclasses.replace(found, found=found.found & (torch.arange(len(x)) % 2 > 0))
+        )
+
+    monkeypatch.setattr(runner_module, "closest_boundary_points", search)
+    result = dyart.evaluate(model, inputs, labels, [1 / 3], "margins", precision="bf16", preflight=False)
+    assert calls == [("bf16", 30, False), ("ieee", 30, True), ("ieee", 15, False)]
+    np.testing.assert_allclose(result.verdicts.margin, true_margins(model, inputs, labels, "linf"), rtol=0.02)
 
 
 def test_the_model_is_left_as_it_was():

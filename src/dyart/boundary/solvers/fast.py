@@ -59,7 +59,7 @@ COLD = Schedule(overshoot=(1.2, 1.005), pull_back=(0.4, 0.97), threshold=(0.3, 0
 SHORT = 15
 BRIEF = Schedule(overshoot=(1.1, 1.005), pull_back=(0.15, 0.97), threshold=(0.3, 0.06), memory=0.4)
 # For a start that is nearly right: the search is not there to look far.
-WARM = Schedule(overshoot=(1.03, 1.003), pull_back=(0.8, 0.95), threshold=(0.1, 0.06), memory=0.4)
+WARM = Schedule(overshoot=(1.03, 1.001), pull_back=(0.9, 0.99), threshold=(0.1, 0.06), memory=0.6)
 # The way along which the averaged normal must fall as fast as the gradient: |normal| ** this. For p = 1 few count.
 WAY: dict[Norm, float] = {"linf": 0.0, "l2": 1.0, "l1": 9.0}
 # How far the length of the averaged normal may be from the gradient's.
