@@ -130,6 +130,30 @@ def search(norm: str, boundary: str, file: str = "search") -> str:
     return grid(head, rows)
 
 
+def optimality() -> str:
+    """Return AttackBench's grade by norm: of our search, as long as fits into some passes, and of each other one."""
+    rows = []
+    for network, file in (("natural", "search"), ("robust", "search_robust")):
+        records = [r for r in load(f"benchmarks/results/{file}.json")["records"] if r["boundary"] == "exact"]
+        for norm in ("linf", "l2", "l1"):
+            here = [(r["forward"] + r["backward"], r) for r in records if r["norm"] == norm]
+            own = [(passes, r) for passes, r in here if r["solver"] == "fast"]
+            best = [max((entry for entry in own if entry[0] <= most), key=lambda e: e[0]) for most in (100, 220)]
+            others = [(passes, r) for passes, r in here if not r["solver"].startswith("fast")]
+            words = [f"{r['optimality']:.3f} ({passes:.0f})" for passes, r in best]
+            named = [f"{r['solver'].split()[-1]} {r['optimality']:.3f} ({passes:.0f})" for passes, r in others]
+            rows.append([network, norm, *words, ", ".join(named)])
+    return grid(["network", "norm", "fast, up to 100", "fast, up to 220", "others"], rows)
+
+
+def classes_cost() -> str:
+    """Return the passes of searches on networks with few and with many classes."""
+    counts: dict[tuple[str, str], list[str]] = {}
+    for r in load("benchmarks/results/search_classes.json")["records"]:
+        counts.setdefault((r["solver"], r["setting"]), []).append(f"{r['forward']:.0f}, {r['backward']:.0f}")
+    return grid(["search", "setting", "10 classes", "200 classes"], [[*key, *both] for key, both in counts.items()])
+
+
 def bench() -> str:
     """Return the steps of `dyart bench --gpu`."""
     records = load("benchmarks/results/steps.json")["records"]
@@ -241,6 +265,8 @@ MAKERS: dict[str, Callable[[], str]] = {
     "search-l2": lambda: search("l2", "exact"),
     "search-l1": lambda: search("l1", "exact"),
     "search-soft": lambda: search("linf", "soft"),
+    "search-optimality": optimality,
+    "search-classes": classes_cost,
     "search-robust-linf": lambda: search("linf", "exact", "search_robust"),
     "search-robust-l2": lambda: search("l2", "exact", "search_robust"),
     "search-robust-l1": lambda: search("l1", "exact", "search_robust"),
