@@ -32,6 +32,8 @@ import dyart
 from dyart.boundary.norms import norm as norm_of
 from harness import RESULTS, autoattack_resnet18, load_images, write
 
+# Steps of our own search.
+LENGTHS = [5, 7, 8, 10, 15, 20, 30, 40, 50, 80, 100]
 # Marks of the figure's axes.
 PASSES = [10, 20, 50, 100, 200, 500, 1000]
 EXCESSES = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2]
@@ -110,12 +112,12 @@ def adv_lib_searches(norm: str) -> dict[tuple[str, int], Search]:
     return searches
 
 
-def searches(norm: str, boundary: str, names: list[str] | None) -> dict[tuple[str, str], Search]:
+def searches(norm: str, boundary: str, names: list[str] | None, lengths: list[int]) -> dict[tuple[str, str], Search]:
     """Every search of a problem, by solver and setting; of ``names``, which are solvers or beginnings of several."""
     problem = {"norm": norm, "boundary": boundary}
     rivals = 9 if boundary == "exact" else 1
     plan: dict[tuple[str, str], Search] = {}
-    for steps in (5, 7, 8, 10, 15, 20, 30, 40, 50, 80, 100):
+    for steps in lengths:
         plan["fast", f"{steps} steps"] = ours(steps=steps, rivals=rivals, **problem)
         if boundary == "exact" and steps in (10, 20, 50):
             plan["fast, rivals not compared", f"{steps} steps"] = ours(steps=steps, rivals=1, **problem)
@@ -140,7 +142,7 @@ def searches(norm: str, boundary: str, names: list[str] | None) -> dict[tuple[st
 
 
 def measure(
-    model: nn.Module, x: Tensor, y: Tensor, norm: str, boundary: str, names: list[str] | None
+    model: nn.Module, x: Tensor, y: Tensor, norm: str, boundary: str, names: list[str] | None, lengths: list[int]
 ) -> Iterator[tuple[dict[str, Any], Tensor]]:
     """Run the searches of one problem; yield a record and the distances of each as soon as it is done."""
     with torch.no_grad():
@@ -148,7 +150,7 @@ def measure(
     value = dyart.logit_margin(clean, y) if boundary == "exact" else dyart.soft_logit_margin(clean, y)
     inside = value > 0
     x, y = x[inside], y[inside]
-    for (solver, setting), search in searches(norm, boundary, names).items():
+    for (solver, setting), search in searches(norm, boundary, names, lengths).items():
         counting = Counting(model, len(x)).eval()
         start = time.perf_counter()
         points, found = search(counting, x, y)
@@ -314,6 +316,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=512)
     parser.add_argument("--problems", nargs="+", default=["linf/soft", "linf/exact", "l2/exact", "l1/exact"])
     parser.add_argument("--solvers", nargs="+", help="solvers, or beginnings of several: fast 'fast,' adv_lib")
+    parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS, help="steps of `fast`")
     parser.add_argument("--no-peers", action="store_true", help="our own solvers alone")
     parser.add_argument("--network", help="a network of dyart.models instead of pyautoattack's")
     parser.add_argument("--weights", type=Path, help="its safetensors file")
@@ -349,7 +352,7 @@ def main() -> None:
     names = options.solvers or (["fast", "fast,", "apgd", "fab"] if options.no_peers else None)
     for problem in options.problems:
         norm, boundary = problem.split("/")
-        for new, found in measure(model, x, y, norm, boundary, names):
+        for new, found in measure(model, x, y, norm, boundary, names, options.lengths):
             records = [record for record in records if name_of(record) != name_of(new)] + [new]
             distances[name_of(new)] = found
             compare(records, distances)
