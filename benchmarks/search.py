@@ -37,6 +37,9 @@ LENGTHS = [5, 7, 8, 10, 15, 20, 30, 40, 50, 80, 100]
 # Marks of the figure's axes.
 PASSES = [10, 20, 50, 100, 200, 500, 1000]
 EXCESSES = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2]
+# In the order of their colours.
+SOLVERS = ["fast", "fast, restarts", "fast, rivals not compared", "apgd", "fab", "pyautoattack FAB"]
+SOLVERS += ["adv_lib FMN", "adv_lib PDPGD", "adv_lib DDN"]
 ORDER = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
 
 
@@ -228,11 +231,16 @@ def figure(records: list[dict[str, Any]], path: Path) -> None:
     from matplotlib import pyplot
     from matplotlib.ticker import FixedLocator, FormatStrFormatter, NullFormatter
 
-    problems = list(dict.fromkeys((record["norm"], record["boundary"]) for record in records))
-    solvers = list(dict.fromkeys(record["solver"] for record in records))
-    colours = dict(zip(solvers, pyplot.get_cmap("tab10").colors, strict=False))
-    figure, axes = pyplot.subplots(1, len(problems), figsize=(4.2 * len(problems), 3.8), squeeze=False)
-    for axis, (norm, boundary) in zip(axes[0], problems, strict=True):
+    there = {(record["norm"], record["boundary"]) for record in records}
+    problems = [problem for problem in ((n, b) for b in ("exact", "soft") for n in ORDER) if problem in there]
+    solvers = [solver for solver in SOLVERS if any(record["solver"] == solver for record in records)]
+    colours = dict(zip(SOLVERS, pyplot.get_cmap("tab10").colors, strict=False))
+    columns = min(2, len(problems))
+    lines = -(-len(problems) // columns)
+    figure, axes = pyplot.subplots(lines, columns, figsize=(4.2 * columns, 3.3 * lines + 0.5), squeeze=False)
+    for axis in axes.flat[len(problems) :]:
+        axis.remove()
+    for axis, (norm, boundary) in zip(axes.flat, problems, strict=False):
         for solver in solvers:
             rows = [r for r in records if (r["norm"], r["boundary"], r["solver"]) == (norm, boundary, solver)]
             rows.sort(key=lambda row: row["backward"])
@@ -241,17 +249,18 @@ def figure(records: list[dict[str, Any]], path: Path) -> None:
                 axis.plot(
                     [r["backward"] for r in rows], excess, "o-", ms=3, lw=1.2, color=colours[solver], label=solver
                 )
-        axis.set(xscale="log", yscale="log", title=f"{norm}, {boundary} boundary", xlabel="backward passes")
+        axis.set(xscale="log", yscale="log", xlabel="backward passes", ylabel="mean distance over best, minus 1")
+        axis.set_title(f"{norm}, {boundary} boundary", fontsize=11)
         for along, numbers in ((axis.xaxis, PASSES), (axis.yaxis, EXCESSES)):
             along.set_major_locator(FixedLocator(numbers))
             along.set_major_formatter(FormatStrFormatter("%g"))
             along.set_minor_formatter(NullFormatter())
         axis.grid(alpha=0.3, which="both", lw=0.4)
-    axes[0, 0].set_ylabel("mean distance over best, minus 1")
-    handles = {h.get_label(): h for axis in axes[0] for h in axis.get_lines()}
-    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=4, fontsize=8, frameon=False)
-    figure.tight_layout(rect=(0, 0.12, 1, 1))
+    handles = {h.get_label(): h for axis in figure.axes for h in axis.get_lines()}
+    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=3, frameon=False)
+    figure.tight_layout(rect=(0, 0.7 / figure.get_figheight(), 1, 1))
     figure.savefig(path, dpi=150)
+    pyplot.close(figure)
 
 
 class Earlier(NamedTuple):

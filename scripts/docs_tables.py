@@ -115,7 +115,7 @@ def search(norm: str, boundary: str, file: str = "search") -> str:
     rows = [
         [
             record["solver"],
-            record["setting"],
+            record["setting"].removesuffix(" steps"),
             f"{record['backward']:.0f}",
             f"{100 * record['found']:.1f}",
             f"{record['mean_distance']:.4g}",
@@ -126,7 +126,7 @@ def search(norm: str, boundary: str, file: str = "search") -> str:
         ]
         for record in sorted(records, key=lambda record: (record["solver"], record["backward"]))
     ]
-    head = ["search", "setting", "backward passes", "found, %", "mean", "over best", "95 % quantile", "optimal, %", "s"]
+    head = ["search", "steps", "backward passes", "found, %", "mean", "over best", "95 % quantile", "optimal, %", "s"]
     return grid(head, rows)
 
 
