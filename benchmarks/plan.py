@@ -26,7 +26,7 @@ SEARCH = 10  # steps of DyART's search in methods.json
 # steps.json; Tiny-ImageNet has twice the images, four times the pixels.
 SIZES = {"cifar10-resnet18": (1.0, 1.0), "cifar10-wrn28-10": (6.8, 6.8), "tiny-imagenet-preactresnet18": (8.0, 4.0)}
 # 10,000 images: clean and five radii for the best checkpoint, 8/255 for the last.
-ATTACKS = {"apgd": 150.0, "last": 50.0, "autoattack": 560.0}
+ATTACKS = {"margins": 50.0, "apgd": 150.0, "last": 50.0, "autoattack": 560.0}
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class Run:
     attacks: tuple[str, ...] = ("apgd",)
     images: int = 10_000
     paper: str | None = None
+    judge: int = 0
+    """So many training images are left out of the training, and attacked instead of test images."""
     axis: tuple[str, Any] | None = None
     """The setting that it is about, and its value; None of the base, which is about all of them."""
 
@@ -132,8 +134,10 @@ def _row(group: str, tree: Mapping[str, Any], row: Mapping[str, Any]) -> Iterabl
     for seed in seeds:
         attacks = ("apgd", "autoattack") if row.get("autoattack") and seed == seeds[0] else ("apgd",)
         settings = {**tree.get("settings", {}), **row.get("settings", {})}
-        epochs = int(row.get("epochs", tree["epochs"]))
-        yield Run(group, row["label"], row["recipe"], seed, epochs, settings, attacks, _images(tree), row.get("paper"))
+        recipe, epochs = row.get("recipe", tree.get("recipe")), int(row.get("epochs", tree["epochs"]))
+        run = Run(group, row["label"], recipe, seed, epochs, settings, attacks, _images(tree), row.get("paper"))
+        judge = int(tree.get("judge", 0))
+        yield replace(run, attacks=("margins",), images=judge, judge=judge) if judge else run
 
 
 def _axes(
@@ -177,10 +181,10 @@ def missing(run: Run, record: Mapping[str, Any] | None) -> list[str]:
     """Return the stages that a run lacks: "train", then its attacks by name and "last"; of a failed run none."""
     if record is not None and "failed" in record:
         return []
+    wanted = {attack: ("best", attack) for attack in run.attacks} | ({} if run.judge else {"last": ("last", "apgd")})
     if record is None or "train_seconds" not in record:
-        return ["train", *run.attacks, "last"]
+        return ["train", *wanted]
     done = {(one["checkpoint"], one["tier"]) for one in record.get("evaluations", [])}
-    wanted = {attack: ("best", attack) for attack in run.attacks} | {"last": ("last", "apgd")}
     return [name for name, key in wanted.items() if key not in done]
 
 

@@ -128,6 +128,7 @@ def command(task: Task, work: Path, more: Sequence[str] = ()) -> list[str]:
     places = ["--results", str(work / "results"), "--weights", str(work / "weights"), "--out", str(work / run.name)]
     recipe, *settings = plan.words(run)
     attacks = ["--attacks", *run.attacks, "--images", str(run.images)]
+    attacks += ["--judge", str(run.judge), "--last", ""] if run.judge else []
     return [sys.executable, str(SCRIPT), recipe, "--name", run.name, *places, *attacks, *settings, *more]
 
 
@@ -222,7 +223,9 @@ class Queue:
         """Copy what there is of a run; half a run, too: the time may be over before it goes on."""
         if self.out is None:
             return
-        files = [("results", ".json"), ("weights", ".safetensors")]
+        files = [("results", ".json")]
+        if not run.judge:  # of a trial its figures count
+            files.append(("weights", ".safetensors"))
         if "last" in plan.missing(run, plan.record_of(run, self.work / "results")):
             files.append(("weights", "-last.safetensors"))
         for kind, suffix in files:

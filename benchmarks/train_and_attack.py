@@ -9,6 +9,9 @@ one call of `dyart.evaluate`; and those of the last epoch with the tier apgd at 
 the 16 bits in which they are kept (--weights), so that a kept file is exactly what was measured. The attack stage needs
 the JSON and the kept weights, and no run folder. Stopped by SIGTERM, the training keeps a checkpoint and attacks keep a
 journal: the same command goes on. Exit status 75: stopped and to be gone on with; 1: failed, and the JSON says so.
+
+With --judge N, the last N training images are neither trained on nor used for selection, and are attacked instead of
+test images: to choose settings by.
 """
 
 import argparse
@@ -16,7 +19,7 @@ import hashlib
 import sys
 import time
 import traceback
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ import dyart
 from dyart.attacks.radius import Radius
 from dyart.cli.networks import sample
 from dyart.data import DataSet, load
+from dyart.data.sets import Split
 from dyart.engine.display import Display
 from dyart.engine.fabric import make_fabric
 from dyart.engine.fit import Training, TrainingError
@@ -138,6 +142,12 @@ def network(config: Config, data: DataSet, weights: Path, device: torch.device) 
     return model.to(memory_format=torch.channels_last) if device.type == "cuda" else model
 
 
+def judged(data: DataSet, count: int) -> DataSet:
+    """Return a set with its last ``count`` images for training, the hold-out aside, in place of the test images."""
+    rows = data.fit[-count:]
+    return replace(data, test=Split(data.train.images[rows], data.train.labels[rows]))
+
+
 def attacked(
     model: nn.Module,
     data: DataSet,
@@ -203,7 +213,8 @@ def attack_stage(config: Config, record: dict[str, Any], options: argparse.Names
     left = [one for one in wanted(options) if evaluation_of(record, *one[:2]) is None]
     if not left:
         return record
-    data = load(config.data.name, Path(config.data.root) if config.data.root else None)
+    data = _data(config)
+    data = judged(data, options.judge) if options.judge else data
     device = make_fabric(config.train.device, config.train.precision).device
     for checkpoint, attack, radii in left:
         if (same := same_weights(record, checkpoint, attack, radii)) is not None:
@@ -222,6 +233,10 @@ def attack_stage(config: Config, record: dict[str, Any], options: argparse.Names
     return record
 
 
+def _data(config: Config) -> DataSet:
+    return load(config.data.name, Path(config.data.root) if config.data.root else None)
+
+
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -235,6 +250,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--radii", default="2/255,4/255,8/255,12/255,16/255")
     made.add_argument("--last", default="8/255", help="radius for the last epoch's weights; '' for none")
     made.add_argument("--images", type=int, default=10_000)
+    made.add_argument("--judge", type=int, default=0, metavar="N", help="attack N training images that are left out")
     made.add_argument("--batch", type=int, help="default: that of dyart.evaluate")
     made.add_argument("--together", type=int, default=1, help="trainings at a time on the device, to be noted")
     return made
@@ -246,6 +262,11 @@ def main(arguments: list[str] | None = None) -> int:
     if "--out" not in overrides:
         overrides += ["--out", f"runs/{options.name}"]
     config = resolve(options.recipe, overrides)
+    if options.judge:
+        left = len(_data(config).fit) - options.judge
+        if left < 1:
+            raise SystemExit(f"--judge {options.judge} leaves no images to train on")
+        config = resolve(options.recipe, [*overrides, "--data.limit", str(min(left, config.data.limit or left))])
     path = options.results / f"{options.name}.json"
     record = {key: value for key, value in read(path).items() if key != "failed"}
     stage, began = "train", time.monotonic()

@@ -4,7 +4,7 @@
     python scripts/docs_tables.py --check    exit with 1 if one is not what its JSON says
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->` in any page of docs/ (or README.md); NAME is that of a
-function here, in published_tables.py, dynamics_tables.py or evaluation_tables.py (pages of docs/results), in
+function here, in published_tables.py, trial_tables.py, dynamics_tables.py or evaluation_tables.py (docs/results), in
 savings_tables.py (the guide about speed) or in headline_table.py (the README). Sentences can have numbers, too:
 `<!-- number: NAME -->...<!-- end -->`.
 """
@@ -22,6 +22,7 @@ import evaluation_tables
 import headline_table
 import published_tables
 import savings_tables
+import trial_tables
 from published_tables import grid
 
 ROOT = Path(__file__).parents[1]
@@ -276,6 +277,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     **evaluation_tables.MAKERS,
     **headline_table.MAKERS,
     **savings_tables.MAKERS,
+    **trial_tables.MAKERS,
 }
 
 

@@ -52,10 +52,14 @@ def groups() -> dict[str, Group]:
     return {group.name: group for group in load_plan()}
 
 
+def read(runs: Sequence[Run], results: Path | None = None) -> list[dict[str, Any]]:
+    """Return the records of runs that there are, failed ones included."""
+    return [record for run in runs if (record := record_of(run, results or RESULTS)) is not None]
+
+
 def records_of(runs: Sequence[Run], results: Path | None = None) -> list[dict[str, Any]]:
     """Return the records of runs that were trained and attacked."""
-    found = [record_of(run, results or RESULTS) for run in runs]
-    return [record for record in found if record is not None and evaluation_of(record, "best", "apgd") is not None]
+    return [record for record in read(runs, results) if evaluation_of(record, "best", "apgd") is not None]
 
 
 def values_of(records: Sequence[Mapping[str, Any]], column: str, which: str = "best") -> list[float]:
@@ -87,7 +91,7 @@ def methods(name: str) -> str:
         accuracies = [cell(values_of(records, column), row == best[column]) for column in COLUMNS]
         last = cell(values_of(records, "8/255", which="last"))
         seeds = str(len(records)) if len(records) == len(runs) else f"{len(records)} of {len(runs)}"
-        lines.append([runs[0].label, seeds, *accuracies, last, *_effort(records), _links(records)])
+        lines.append([runs[0].label, seeds, *accuracies, last, *_effort(records), links(records)])
     head = ["", "seeds", "clean, %", *RADII, "8/255, last", "epochs", "s per epoch", "training, s", "JSON"]
     return grid(head, lines)
 
@@ -106,7 +110,8 @@ def _effort(records: Sequence[Mapping[str, Any]]) -> list[str]:
     return [epochs, f"{each:.1f}{beside}", f"{mean(record['wall_seconds'] for record in records):.0f}"]
 
 
-def _links(records: Sequence[Mapping[str, Any]]) -> str:
+def links(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return links to the JSON of every seed."""
     return ", ".join(f"[{record['seed']}](../../results/{record['name']}.json)" for record in records)
 
 
@@ -248,7 +253,7 @@ def axis(key: str) -> str:
         held_out = record["validation"]["val_robust"][record["best_epoch"] - 1]
         accuracies = [cell(values_of(records, column)) for column in COLUMNS]
         times = [f"{100 * held_out:.1f}", _effort(records)[1]]
-        lines.append([shown, *accuracies, *times, _links(records)])
+        lines.append([shown, *accuracies, *times, links(records)])
     head = [f"`{key}`", "clean, %", *RADII, "hold-out, PGD-20", "s per epoch", "JSON, seed"]
     return grid(head, lines)
 
@@ -350,6 +355,8 @@ def makers() -> dict[str, Callable[[], str]]:
         "figure-methods": partial(figure, *at),
     }
     for name, group in groups().items():
+        if group.runs[0].judge:  # trial_tables.py
+            continue
         made[f"conditions-{name}"] = partial(conditions, name)
         made |= {f"axis-{key.partition('.')[2].replace('_', '-')}": partial(axis, key) for key in group.axes}
         if group.axes:

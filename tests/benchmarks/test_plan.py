@@ -17,7 +17,12 @@ def test_every_run_resolves_to_what_it_says(run):
     config = resolve(recipe, words)
     assert config.train.epochs + config.train.burn_in == run.epochs
     assert config.seed == run.seed
-    flat = {"method": config.method, "optim": vars(config.optim), "train": vars(config.train)}
+    flat = {
+        "method": config.method,
+        "data": vars(config.data),
+        "optim": vars(config.optim),
+        "train": vars(config.train),
+    }
     for key, value in run.settings.items():
         section, _, name = key.partition(".")
         assert flat[section][name] == (pytest.approx(eval(value)) if "/" in str(value) else value), key
@@ -34,11 +39,21 @@ def test_the_plan_has_what_was_promised():
     assert sum("autoattack" in run.attacks for runs in batch.values() for run in runs) == 4
     assert all(run.epochs >= 50 for runs in batch.values() for run in runs)
     assert set(rows["cifar10-resnet18-gn"]) == {"AT", "TRADES", "DyART"}
-    assert all(run.epochs >= 30 for run in RUNS if run.recipe.startswith("cifar10"))
+    assert all(run.epochs >= 30 for run in RUNS if run.recipe.startswith("cifar10") and not run.judge)
     assert {run.images for run in RUNS if run.group.startswith("cifar10-resnet18")} == {10_000}
     assert {run.images for run in RUNS if run.group == "sensitivity"} == {5_000}
     seeds = [run.seed for run in RUNS if run.group == "cifar10-resnet18-bn"]
     assert seeds == sorted(seeds), "a table is whole before it is precise"
+
+
+def test_trials_look_at_no_test_image():
+    trials = [run for run in RUNS if run.judge]
+    assert {run.group for run in trials} == {"trials"}
+    assert {run.judge for run in trials} == {run.images for run in trials} == {4096}
+    assert all(plan.missing(run, None) == ["train", "margins"] for run in trials)
+    assert len({run.label for run in trials} - {"DyART", "AT", "TRADES"}) >= 10
+    assert trials[0].label == "DyART", "what the others are compared with"
+    assert not trials[0].settings
 
 
 def test_an_axis_has_the_base_run_where_its_value_is_the_base_s():

@@ -5,9 +5,11 @@ import shutil
 import pytest
 from bench_cases import ROOT, evaluation, module, record
 
-plan, run_records, tables, dynamics, figures = (
-    module(name) for name in ("plan", "run_records", "published_tables", "dynamics_tables", "docs_figures")
+plan, run_records, tables, trials, dynamics, figures = (
+    module(name)
+    for name in ("plan", "run_records", "published_tables", "trial_tables", "dynamics_tables", "docs_figures")
 )
+MAKERS = {**tables.MAKERS, **trials.MAKERS, **dynamics.MAKERS}
 BN = "cifar10-resnet18-bn"
 RUNS = {run.name: run for group in plan.load_plan() for run in group.runs}
 
@@ -33,10 +35,9 @@ def row(table, label):
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-@pytest.mark.parametrize("name", sorted({**tables.MAKERS, **dynamics.MAKERS}))
+@pytest.mark.parametrize("name", sorted(MAKERS))
 def test_without_results_every_table_says_so(results, name):
-    makers = {**tables.MAKERS, **dynamics.MAKERS}
-    text = makers[name]()
+    text = MAKERS[name]()
     assert any(words in text for words in ("not run yet", "0 of", "missing", "none yet")) or name == "runs-earlier"
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in rows}) <= 1, "rows of different lengths"
@@ -164,3 +165,19 @@ def test_a_figure_is_drawn_from_its_data_and_checked_against_them(results, tmp_p
 
 def test_the_figures_of_the_pages_are_of_the_results_that_are_there():
     assert figures.main(check=True) == 0
+
+
+def test_trials_are_compared_with_the_first_image_by_image(results):
+    add(results, "trials-dyart-seed0", evaluation([80, 70, 60, 48, 30, 10], tier="margins"))
+    add(results, "trials-lam-800-seed0", evaluation([78, 69, 60, 50, 32, 12], tier="margins"))
+    add(results, "trials-awp-seed0", failed={"stage": "train", "error": "why"})
+    table = trials.trials("trials")
+    base, more, missing = (row(table, label) for label in ("DyART", "lam 800", "cutmix"))
+    assert base[1:8] == ["`cifar10-resnet18-dyart`", "80.00", "70.00", "60.00", "48.00", "30.00", "10.00"]
+    assert base[8] == ""
+    assert more[1] == "`method.lam 800`"
+    assert more[8].startswith("+2.0")
+    assert missing[2] == "not run yet"
+    words = trials.conditions("trials")
+    assert "2 of 21 trials are there" in words
+    assert "Failed: trials-awp-seed0" in words

@@ -65,6 +65,30 @@ def test_a_run_is_trained_then_attacked_and_never_twice(tmp_path):
     assert run_records.read(path) == record
 
 
+def test_a_trial_is_attacked_on_training_images_that_it_never_saw(tmp_path):
+    whole = len(train_and_attack.load("fashion-mini").fit)
+    words = ["--judge", "40", "--last", "", "--attacks", "margins", "--train.epochs", "1"]
+    assert attack(tmp_path, *words, "--data.limit", "512") == 0
+    assert attack(tmp_path / "most", *words, "--data.limit", str(whole), "--stage", "train") == 0
+    record = run_records.read(tmp_path / "results" / "mine.json")
+    assert record["settings"]["data"]["limit"] == 512
+    assert [(one["tier"], one["images"]) for one in record["evaluations"]] == [("margins", 40)]
+    most = run_records.read(tmp_path / "most" / "results" / "mine.json")
+    assert most["settings"]["data"]["limit"] == whole - 40
+    with pytest.raises(SystemExit, match="leaves no images"):
+        attack(tmp_path, "--judge", str(whole))
+
+
+def test_judged_images_are_the_last_that_training_may_use():
+    data = train_and_attack.load("fashion-mini")
+    judged = train_and_attack.judged(data, 40)
+    rows = data.fit[-40:]
+    assert (judged.test.images == data.train.images[rows]).all()
+    assert (judged.test.labels == data.train.labels[rows]).all()
+    assert not set(rows) & set(data.fit[: len(data.fit) - 40])
+    assert not set(rows) & set(data.holdout)
+
+
 def test_a_training_that_fails_is_recorded(tmp_path, capsys):
     assert attack(tmp_path, "--optim.lr", "1e30", "--optim.clip", "null", "--train.burn_in", "0") == 1
     failed = run_records.read(tmp_path / "results" / "mine.json")["failed"]

@@ -152,3 +152,13 @@ def test_later_tasks_fill_what_earlier_ones_leave():
 def test_a_choice_that_names_nothing_is_refused(place):
     with pytest.raises(SystemExit, match="the groups are one"):
         call(place, "run", "--only", "two")
+
+
+def test_a_trial_is_judged_on_images_left_out_and_its_weights_are_not_handed_out(place):
+    (place / "plan.yaml").write_text(PLAN.replace("    epochs: 4\n", "    epochs: 4\n    judge: 24\n"))
+    (run, *_) = (run for group in plan.load_plan(place / "plan.yaml") for run in group.runs)
+    words = queue.command(queue.Task(run, ("train", "margins"), 1.0), place / "work")
+    for name, value in (("--attacks", "margins"), ("--images", "24"), ("--judge", "24"), ("--last", "")):
+        assert words[words.index(name) + 1] == value
+    assert call(place, "run", "--seconds", "20", "--only", "one-a-seed0", "--out", str(place / "out")) == 0
+    assert [path.name for path in sorted((place / "out").rglob("*.*"))] == ["one-a-seed0.json"]

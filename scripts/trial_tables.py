@@ -1,0 +1,79 @@
+"""Tables of trials: what was tried, judged on training images that no trial was trained on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import published_tables as published
+
+from dyart.evaluation.paired import paired_difference
+from plan import Run, written
+from run_records import CLEAN, evaluation_of, flags_of
+
+TIER, COMPARED = "margins", "8/255"
+
+
+def trials(name: str) -> str:
+    """Return clean and robust accuracies of a group's trials, and how each differs from the first, paired by image."""
+    group = published.groups()[name]
+    found = {row: _done(runs) for row, runs in group.rows.items()}
+    first = next(iter(found.values()))
+    lines = []
+    for row, runs in group.rows.items():
+        records, label, setting = found[row], runs[0].label, _setting(runs[0])
+        if not records:
+            lines.append([label, setting, published.NOT_YET, *[""] * 8])
+            continue
+        shares = [published.cell([100 * _share(record, column) for record in records]) for column in published.COLUMNS]
+        against = str(paired_difference(_flags(first), _flags(records))) if first and records is not first else ""
+        effort = f"{records[0]['seconds_per_epoch']:.1f}"
+        lines.append([label, setting, *shares, against, effort, published.links(records)])
+    head = ["", "settings", "clean, %", *published.RADII, f"{COMPARED}, minus the first", "s per epoch", "JSON, seed"]
+    return published.grid(head, lines)
+
+
+def conditions(name: str) -> str:
+    """Return how a group's trials were judged, how many there are and which failed."""
+    group = published.groups()[name]
+    records, done, run = published.read(group.runs), _done(group.runs), group.runs[0]
+    words = f"{len(done)} of {len(group.runs)} trials are there, {run.epochs} epochs each, "
+    words += f"judged on {run.judge:,} training images that none was trained on."
+    if done:
+        words += f" GPU: {done[0]['gpu']}; torch {done[0]['versions']['torch']}."
+    failed = [record["name"] for record in records if "failed" in record]
+    return "\n" + words + (f" Failed: {', '.join(failed)}." if failed else "") + "\n"
+
+
+def _done(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    return [record for record in published.read(runs) if evaluation_of(record, "best", TIER) is not None]
+
+
+def _setting(run: Run) -> str:
+    if run.settings:
+        return ", ".join(f"`{key} {written(value)}`" for key, value in run.settings.items())
+    return f"`{run.recipe}`"
+
+
+def _part(record: Mapping[str, Any]) -> dict[str, Any]:
+    part = evaluation_of(record, "best", TIER)
+    assert part is not None
+    return part
+
+
+def _share(record: Mapping[str, Any], column: str) -> float:
+    part = _part(record)
+    return float(part[CLEAN] if column == CLEAN else part["robust"][column])
+
+
+def _flags(records: Sequence[Mapping[str, Any]]) -> list[Any]:
+    return [flags_of(_part(record), COMPARED).astype(float) for record in records]
+
+
+def makers() -> dict[str, Callable[[], str]]:
+    """Return the tables by name, which ends with the group's."""
+    names = [name for name, group in published.groups().items() if group.runs[0].judge]
+    made: dict[str, Callable[[], str]] = {f"trials-{name}": partial(trials, name) for name in names}
+    return made | {f"conditions-{name}": partial(conditions, name) for name in names}
+
+
+MAKERS = makers()
