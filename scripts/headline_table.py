@@ -24,11 +24,12 @@ def step_row() -> list[str]:
     """DyART's step over AT's, beside what the paper measured for its own."""
     path, paper = "benchmarks/results/steps.json", "results/paper/stated.json"
     place = {"network": "resnet18", "normalization": "group", "batch": 128}
-    ms = {r["method"]: r["ms"] for r in _load(path)["records"] if place.items() <= r.items()}
+    rows = {r["method"]: r for r in _load(path)["records"] if place.items() <= r.items()}
+    ours, at = rows["dyart"], rows["at"]
     stated = _load(paper)["step_ms"]
     ratios = [stated[f"DyART, {steps} search steps"] / stated["AT, PGD-10"] for steps in (10, 20)]
     words = (
-        f"{ms['dyart']:.1f} ms (7 search steps), {ms['dyart'] / ms['at']:.2f} of AT; "
+        f"{ours['ms']:.1f} ms ({ours['search_steps']} search steps), {ours['ms'] / at['ms']:.2f} of AT; "
         f"the paper {ratios[0]:.1f} (10), {ratios[1]:.1f} (20)"
     )
     return ["DyART step, ResNet-18-GN", f"{words} {_link(path, paper)}"]
