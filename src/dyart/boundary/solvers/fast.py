@@ -58,8 +58,10 @@ COLD = Schedule(overshoot=(1.2, 1.005), pull_back=(0.4, 0.97), threshold=(0.3, 0
 # Searches of fewer evaluations than SHORT have no time to come back from far across the boundary.
 SHORT = 15
 BRIEF = Schedule(overshoot=(1.1, 1.005), pull_back=(0.15, 0.97), threshold=(0.3, 0.06), memory=0.4)
-# For a start that is nearly right: the search is not there to look far.
-WARM = Schedule(overshoot=(1.03, 1.001), pull_back=(0.9, 0.99), threshold=(0.1, 0.06), memory=0.6)
+# For a start that was right some steps of training ago: the search is not there to look far.
+WARM = Schedule(overshoot=(1.03, 1.003), pull_back=(0.8, 0.95), threshold=(0.1, 0.06), memory=0.4)
+# For a start that is right, all but the last per cent: it settles. Found on 59 images of a natural ResNet-18.
+NEAR = Schedule(overshoot=(1.03, 1.001), pull_back=(0.9, 0.99), threshold=(0.1, 0.06), memory=0.6)
 # The way along which the averaged normal must fall as fast as the gradient: |normal| ** this. For p = 1 few count.
 WAY: dict[Norm, float] = {"linf": 0.0, "l2": 1.0, "l1": 9.0}
 # How far the length of the averaged normal may be from the gradient's.
@@ -99,9 +101,9 @@ def fast_search(
             against it then.
         tick: called after every step.
         known: the evaluation at ``start``, if it is known already: it is not counted as a step.
-        warm: ``start`` is nearly right: stay near it.
+        warm: ``start`` is nearly right: settle near it.
     """
-    return fast_search_from(problem, start, steps, target, tick, known, warm)[0]
+    return fast_search_from(problem, start, steps, target, tick, known, warm, schedule=NEAR)[0]
 
 
 def fast_search_from(
@@ -113,6 +115,7 @@ def fast_search_from(
     known: Evaluation | None = None,
     warm: bool | Tensor = False,
     retiring: Retiring | None = None,
+    schedule: Schedule = WARM,
 ) -> tuple[Best, Evaluation]:
     """Search as ``fast_search`` does, and also return the evaluation at the start.
 
@@ -125,6 +128,7 @@ def fast_search_from(
         known: the evaluation at ``start``.
         warm: ``start`` is nearly right, for all examples or for some of them, ``[N]``.
         retiring: of the same problem: examples leave when it says so. Host synchronisation.
+        schedule: of the examples whose start is nearly right.
     """
     count = steps + (known is not None)
     take_step = compiled(_step) if problem.compiled and problem.norm != "l1" else _step
@@ -146,7 +150,7 @@ def fast_search_from(
             best = best.closer(problem.candidate(x, now))
             break
         past = now.gradient if normal is None else normal
-        setting = _setting(problem, warm, step, count)
+        setting = _setting(problem, warm, schedule, step, count)
         if problem.norm == "l1":
             trust = trust if before is None else _trust(trust, *before, x, now, aim)
             setting, before = setting._replace(threshold=setting.threshold * trust), (x, now)
@@ -164,12 +168,12 @@ def fast_search_from(
     return (best if retiring is None else retiring.all(best)), first
 
 
-def _setting(problem: Problem, warm: bool | Tensor, step: int, count: int) -> Setting:
+def _setting(problem: Problem, warm: bool | Tensor, near: Schedule, step: int, count: int) -> Setting:
     number = partial(problem.origin.new_full, ())
     if isinstance(warm, Tensor):
-        pairs = zip(_numbers(WARM, step, count), _numbers(_schedule(count), step, count), strict=True)
+        pairs = zip(_numbers(near, step, count), _numbers(_schedule(count), step, count), strict=True)
         return Setting(*(torch.where(warm, number(near), number(far)) for near, far in pairs))
-    numbers = _numbers(WARM if warm else _schedule(count), step, count)
+    numbers = _numbers(near if warm else _schedule(count), step, count)
     return Setting(*(map(number, numbers) if problem.compiled else numbers))
 
 
