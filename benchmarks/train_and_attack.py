@@ -92,7 +92,7 @@ def training_record(training: Training, wall: float, options: argparse.Namespace
         "seconds_per_epoch": float(np.median([record["train_seconds"] for record in trained])),
         "validation_seconds_per_epoch": float(np.median([record["validation_seconds"] for record in trained])),
         "gpu": facts["device"], "versions": facts["versions"], "commit": facts["commit"], "runs": 1,
-        "together": options.together,
+        "together": options.together, "judge": options.judge,
         "best_epoch": training.best_epoch,
         "validation": {key: [_short(record.get(key)) for record in epochs] for key in LOGGED},
     }  # fmt: skip
@@ -210,6 +210,8 @@ def same_weights(record: dict[str, Any], checkpoint: str, attack: str, radii: li
 
 def attack_stage(config: Config, record: dict[str, Any], options: argparse.Namespace, path: Path) -> dict[str, Any]:
     """Attack what has not been attacked yet, and write the record after each."""
+    if record.get("judge", 0) != options.judge:
+        raise ValueError(f"{path} was trained with --judge {record.get('judge', 0)}, this call has {options.judge}")
     left = [one for one in wanted(options) if evaluation_of(record, *one[:2]) is None]
     if not left:
         return record
@@ -259,9 +261,11 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run what is missing of a run; return the exit status."""
     options, overrides = parser().parse_known_args(arguments)
-    if "--out" not in overrides:
+    if not any(word.partition("=")[0] == "--out" for word in overrides):
         overrides += ["--out", f"runs/{options.name}"]
     config = resolve(options.recipe, overrides)
+    if options.judge < 0:
+        raise SystemExit(f"--judge is a number of images, got {options.judge}")
     if options.judge:
         left = len(_data(config).fit) - options.judge
         if left < 1:

@@ -77,6 +77,11 @@ def test_a_trial_is_attacked_on_training_images_that_it_never_saw(tmp_path):
     assert most["settings"]["data"]["limit"] == whole - 40
     with pytest.raises(SystemExit, match="leaves no images"):
         attack(tmp_path, "--judge", str(whole))
+    with pytest.raises(SystemExit, match="number of images"):
+        attack(tmp_path, "--judge", "-1")
+    assert record["judge"] == 40
+    assert attack(tmp_path, "--stage", "attack") == 1, "test images are attacked of trainings that saw all others"
+    assert "--judge 40" in run_records.read(tmp_path / "results" / "mine.json")["failed"]["error"]
 
 
 def test_judged_images_are_the_last_that_training_may_use():

@@ -8,7 +8,9 @@ from engine_cases import make_config
 from dyart.engine.advice import PATIENCE, Advice
 from dyart.engine.run import train
 
-TRAINING = SimpleNamespace(fabric=SimpleNamespace(is_global_zero=True), loader=range(1000))
+TRAINING = SimpleNamespace(
+    fabric=SimpleNamespace(is_global_zero=True), loader=range(1000), method=SimpleNamespace(retire=False)
+)
 GOOD = {"inside": 0.8, "found": 0.75, "phi_shift": 0.2}
 
 
@@ -33,6 +35,11 @@ def test_once_and_with_what_to_do(caplog, values, words):
     (said,) = heard(caplog, *[GOOD | values] * 20)
     assert said.startswith(f"step {50 + PATIENCE}: ")
     assert all(word in said for word in words)
+
+
+def test_examples_that_left_the_search_are_not_counted_as_missed(caplog, monkeypatch):
+    monkeypatch.setattr(TRAINING.method, "retire", True)
+    assert heard(caplog, *[GOOD | {"found": 0.02}] * 20) == []
 
 
 @pytest.mark.parametrize("values", [{}, {"inside": 0.15, "found": 0.1}, {"phi_shift": -0.9}, {"found": 0.5}])

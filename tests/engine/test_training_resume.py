@@ -248,3 +248,16 @@ def test_more_epochs_are_kept_in_the_configuration(tmp_path):
     assert numbers(folder)[-1]["epoch"] == 5
     assert "epochs: 5" in (folder / "config.yaml").read_text()
     assert json.loads((last_checkpoint(folder) / store.MANIFEST).read_text())["step"] == 5 * STEPS
+
+
+def test_new_settings_of_the_optimizer_take_effect(tmp_path):
+    """What the run's own record says was used."""
+    ends = {}
+    for decay in (0.0, 0.5):
+        folder = tmp_path / str(decay)
+        train(make_config(folder, method="natural", optim_weight_decay=0.0, train_epochs=1))
+        later = make_config(folder, method="natural", optim_weight_decay=decay, train_epochs=2)
+        training = train(later, resume=True)
+        assert {group["weight_decay"] for group in training.optimizer.param_groups} <= {0.0, decay}
+        ends[decay] = training.model.state_dict()
+    assert any(not torch.equal(ends[0.0][name], ends[0.5][name]) for name in ends[0.0])

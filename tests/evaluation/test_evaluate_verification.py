@@ -9,10 +9,14 @@ from evaluate_cases import Mlp, examples, linear, radii_between, short, true_mar
 from torch import nn
 
 import dyart
+from dyart.attacks.radius import Radius
 from dyart.boundary.search import closest_boundary_points
 from dyart.evaluation import runner as runner_module
+from dyart.evaluation import tiers
 from dyart.evaluation.preflight import PreflightError
 from dyart.evaluation.verdicts import Status, slack
+from dyart.evaluation.verify import found_distance
+from dyart.evaluation.views import Count, View
 
 RADII = [0.02, 0.05, 0.1]
 
@@ -232,3 +236,62 @@ def test_a_model_that_cannot_be_differentiated_says_so():
 def test_radii_between_is_sound():
     margins = np.asarray([0.0, 0.1, 0.2, 0.3, 0.5, 0.6, 0.9])
     assert all(np.abs(margins - radius).min() > 0.01 for radius in radii_between(margins, 2))
+
+
+@pytest.mark.parametrize("bounds", [(1000.0, 1002.0), None, (0.0, float("inf"))])
+def test_rounding_is_that_of_the_inputs_whatever_the_box(bounds):
+    """Far from zero a coordinate of float32 is rough, and PGD's points lie on the edge of the ball to that."""
+    torch.manual_seed(0)
+    net = nn.Linear(20, 2)
+    inputs = torch.rand(60, 20) + 1000.5
+    net.bias.data -= net(inputs).mean(dim=0).detach()
+    labels = net(inputs).argmax(dim=1)
+    options = {"bounds": bounds, "preflight": False}
+    pgd, found = (dyart.evaluate(net, inputs, labels, [0.03], attack, **options) for attack in ("pgd", "margins"))
+    assert list(pgd.robust_accuracy.values()) == pytest.approx(list(found.robust_accuracy.values()), abs=0.05)
+    assert 0.1 < pgd.robust_accuracy[Radius("0.03")] < 0.9
+
+
+def test_a_wide_box_does_not_widen_the_radii():
+    """One feature counts, another is a million times as large and does not."""
+    torch.manual_seed(0)
+    inputs = torch.rand(40, 2, dtype=torch.float64) * torch.tensor([1.0, 1e6])
+    net = nn.Linear(2, 2).double()
+    net.weight.data = torch.tensor([[1.0, 0.0], [-1.0, 0.0]]).double()
+    net.bias.data = torch.tensor([-0.5, 0.5]).double()
+    labels = (inputs[:, 0] < 0.5).long()
+    bounds = (torch.tensor([0.0, 0.0]), torch.tensor([1.0, 1e6]))
+    result = dyart.evaluate(net, inputs, labels, [0.1], "margins", bounds=bounds, preflight=False)
+    assert result.robust_accuracy[0.1] == float(((inputs[:, 0] - 0.5).abs() > 0.1).double().mean())
+
+
+def test_points_that_float32_rounds_out_of_the_box_count():
+    """AutoAttack's code knows float32, which has no -0.1."""
+    torch.manual_seed(0)
+    net = Mlp()
+    results = {}
+    for dtype in (torch.float32, torch.float64):
+        drawn = torch.rand(30, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        inputs = (1.6 * drawn - 0.3).to(dtype).clamp(-0.1, 1.1)
+        model = net.to(dtype)
+        labels = model(inputs).argmax(dim=1)
+        for name in ("apgd-ce", "fab-t"):
+            radius = torch.full((30,), 0.5, dtype=dtype)
+            options = {"norm": "linf", "bounds": (-0.1, 1.1), "classes": 4, "seed": 0, "index": torch.arange(30)}
+            points = tiers.attacked(name, View(model, Count(), dtype=dtype), inputs, labels, radius, **options)
+            distance = found_distance(model, inputs, labels, points, "linf", (-0.1, 1.1))
+            results[name, dtype] = int((distance <= 0.5 + 1e-6).sum())
+    assert results["apgd-ce", torch.float32] > 15
+    for name in ("apgd-ce", "fab-t"):
+        assert abs(results[name, torch.float64] - results[name, torch.float32]) <= 1
+
+
+def test_another_precision_is_another_evaluation(tmp_path):
+    model = linear(3)
+    inputs, labels = examples(model, wrong=0)
+    calls = {"radii": [0.05], "attack": "margins", "preflight": False, "folder": tmp_path}
+    dyart.evaluate(model, inputs, labels, precision="tf32", **calls)
+    again = dyart.evaluate(model, inputs, labels, precision="ieee", **calls)
+    alone = dyart.evaluate(model, inputs, labels, precision="ieee", **{**calls, "folder": None})
+    assert again.view["precision"] == "ieee"
+    assert again.passes == alone.passes

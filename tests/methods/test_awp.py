@@ -339,6 +339,25 @@ def test_gamma_zero_is_the_wrapped_method(name):
     )
 
 
+@pytest.mark.parametrize("statistics", ["batch", "running"])
+def test_in_anybodys_loop_the_network_keeps_its_modes(statistics):
+    """BatchNorm at boundary points is what the wrapped method asks for, and no point gets into its statistics."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(48, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3)).train()
+    for _ in range(5):
+        net(2 * torch.rand(64, 3, 4, 4))
+    x = torch.rand(16, 3, 4, 4)
+    y = net.eval()(x).argmax(dim=1)
+    settings = {"lam": 1.0, "r0": 10.0, "keep": "found", "kl": 1.0, "statistics": statistics}
+    seen = []
+    for method in (find("dyart")(**settings), find("dyart-awp")(gamma=0.0, **settings)):
+        own = copy.deepcopy(net).train()
+        loss, metrics = method(own, x, y)
+        seen.append((loss.item(), metrics["phi_shift"].item(), own[2].num_batches_tracked.item(), own[2].running_mean))
+    assert seen[0][:3] == pytest.approx(seen[1][:3], rel=1e-6)
+    assert torch.equal(seen[0][3], seen[1][3])
+
+
 @pytest.mark.parametrize("name", ["at", "dyart"])
 def test_without_a_step_of_the_optimizer_the_weights_stay(name):
     training = prepare(

@@ -157,6 +157,11 @@ def test_a_training_is_judged_in_its_own_norm(words):
     assert config.eval.norm == pairs.get("--eval.norm", "linf")
 
 
+def test_weights_are_perturbed_for_whole_batches():
+    with pytest.raises(RecipeError, match=r"train\.accumulate must be 1"):
+        resolve("fashion-mini-cnn-dyart-awp", ["--train.accumulate", "2"])
+
+
 def test_batches_that_divide_are_taken():
     assert resolve(DYART, ["--train.accumulate", "4"]).train.accumulate == 4
 
@@ -172,6 +177,12 @@ def test_another_method_drops_the_settings_of_the_first():
         "start": "uniform",
     }
     assert config.model == resolve(DYART).model
+
+
+@pytest.mark.parametrize("words", ["--method.steps 7 --method.name at", "--method.name at --method.steps 7"])
+def test_a_method_may_be_named_after_its_settings(words):
+    config = resolve(DYART, words.split())
+    assert config.method == resolve(DYART, ["--method.name", "at"]).method | {"steps": 7}
 
 
 def test_naming_the_same_method_keeps_its_settings():

@@ -83,6 +83,7 @@ def _asked(options: argparse.Namespace, data: DataSet, examples: int, radii: lis
         "seed": options.seed,
         "steps": options.steps,
         "restarts": options.restarts,
+        "precision": options.precision,
     }
 
 

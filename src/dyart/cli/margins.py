@@ -46,6 +46,8 @@ def margins_command(options: argparse.Namespace) -> None:
     path, stays = place
     if path.is_dir():
         raise ValueError(f"--out {path} is a folder: name the CSV file in it")
+    if path.suffix == ".json":
+        raise ValueError(f"--out {path}: name the CSV file, e.g. {path.with_suffix('.csv')}; a JSON goes beside it")
     path.parent.mkdir(parents=True, exist_ok=True)  # what cannot be written shows now, not after the search
     if options.radii:
         check_radii(options.radii, options.norm, math.prod(data.shape))

@@ -119,9 +119,9 @@ def methods_of(
         state = _state(source) if own and split == "train" else {}
         # A state has rows for auxiliary images, too, after those of the set.
         method.prepare(max([examples, *map(len, state.values())]), source.device)
-        method.advance(fraction if own else 1.0)
         if state:
             method.load_state_dict(state)
+        method.advance(fraction if own else 1.0)
     return chosen
 
 

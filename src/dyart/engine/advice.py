@@ -76,6 +76,8 @@ class Advice(Callback):
             self._burnt_in(training, record)
         patience = min(PATIENCE, 2 * len(training.loader))
         for rule in RULES:
+            if rule is few_found and getattr(training.method, "retire", False):
+                continue  # those that left because they are far count as not found
             words = rule(record)
             if words is None:
                 self.since.pop(rule, None)

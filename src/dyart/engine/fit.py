@@ -122,8 +122,9 @@ class Training:
         except torch.OutOfMemoryError as error:
             raise TrainingError(
                 f"out of memory in step {self.steps_done + 1}; {self._kept()}. Split every batch with train.accumulate "
-                f"{2 * self.config.train.accumulate}, which changes nothing but BatchNorm's batches, or use "
-                "train.precision bf16"
+                f"{2 * self.config.train.accumulate}, which changes nothing but BatchNorm's batches and weights that "
+                "are relative to a batch's (GAIRAT, MAIL's normalize, DyART's relative; methods with AWP take whole "
+                "batches), or use train.precision bf16"
             ) from error
         except OSError as error:
             place = error.filename or self.folder or "a callback"

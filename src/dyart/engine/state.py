@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from dyart.engine import checkpoint as store
 from dyart.engine.files import write_json
@@ -60,6 +61,14 @@ def _copied(value: Any) -> Any:  # noqa: ANN401
     return [_copied(part) for part in value] if isinstance(value, list) else value
 
 
+def _restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Take over what an optimizer keeps per weight; its settings stay those of the configuration, which may be new."""
+    settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, own in zip(optimizer.param_groups, settings, strict=True):
+        group.update(own)
+
+
 def restore(training: "Training") -> bool:
     """Bring a training that was just made to its folder's newest whole checkpoint; False: there is none yet.
 
@@ -81,7 +90,7 @@ def restore(training: "Training") -> bool:
             training.begin(phase)
         training.model.load_state_dict(weights["model"])
         training.average.model.load_state_dict(weights["averaged"])
-        training.optimizer.load_state_dict(state["optimizer"])
+        _restore_optimizer(training.optimizer, state["optimizer"])
         training.method.load_state_dict(state["method"])
         training.average.updates = state["updates"]
         training.means.load_state_dict(state["means"], training.fabric.device)

@@ -11,7 +11,7 @@ from dyart.data.loader import Batch
 from dyart.engine.capture import Captured, CaptureError, Pool
 from dyart.engine.fabric import Fabric
 from dyart.engine.views import Views
-from dyart.methods.base import Method, Metrics
+from dyart.methods.base import Method, Metrics, check_parts
 
 Work = tuple[Tensor, Metrics, list[Tensor | None]]
 
@@ -32,9 +32,7 @@ class Stepper:
         self, fabric: Fabric, views: Views, method: Method[Any], capture: bool = False, accumulate: int = 1
     ) -> None:
         """Record nothing yet."""
-        if accumulate > 1 and type(method).perturb is not Method.perturb:
-            # Parts after the first would be crafted at the perturbed weights.
-            raise ValueError(f"{method.name} perturbs the weights for a whole step: train.accumulate must be 1")
+        check_parts(method, accumulate)
         self.fabric, self.views, self.method, self.accumulate = fabric, views, method, accumulate
         self.capture = method.compiled = capture
         method.static = views.folded is not None

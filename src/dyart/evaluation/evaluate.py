@@ -162,10 +162,10 @@ def evaluate(
         stack.enter_context(evaluation_mode(model))
         stack.enter_context(unchanged(model, examples.device))
         plain, view = _views(model, examples, settings, tier, precision, compile)
-        journal = open_journal(team, target, lambda: _about(model, plain, examples, settings), fresh)
+        journal = open_journal(team, target, lambda: _about(model, plain, view, examples, settings), fresh)
         stack.callback(journal.close)
         names = ([MARGINS] if tier.search else []) + ([PGD] if tier.probe else []) + list(tier.battery)
-        width = slack(settings.radii, norm, int(np.prod(examples.shape)), extent_of(bounds))
+        width = _slack(settings, examples)
         ledger = Ledger(called, examples.labels, settings.radii, width, norm, names)
         runner = Runner(settings, tier, examples, plain, view, journal, ledger, progress, team)
         if journal.resumed and progress is True:
@@ -191,7 +191,16 @@ def evaluate(
     return result
 
 
-def _about(model: Model, plain: View, examples: Examples, settings: Settings) -> dict[str, Any]:
+def _slack(settings: Settings, examples: Examples) -> npt.NDArray[np.float64]:
+    """Return what rounding may add to each radius: by the size of the inputs, which lie in the box."""
+    double = str(examples.inputs.dtype).endswith("float64")
+    largest = examples.largest() + max(map(float, settings.radii), default=0.0)
+    extent = min(extent_of(settings.bounds), largest)
+    precision = float(np.finfo(np.float64 if double else np.float32).eps)
+    return slack(settings.radii, settings.norm, int(np.prod(examples.shape)), extent, precision)
+
+
+def _about(model: Model, plain: View, view: View, examples: Examples, settings: Settings) -> dict[str, Any]:
     """Return what a journal is about: settings, data, and the model by its weights and by what it does.
 
     A callable shows no weights, and two networks with the same ones may differ in what they do with them.
@@ -201,6 +210,7 @@ def _about(model: Model, plain: View, examples: Examples, settings: Settings) ->
     plain.count.forward = 0  # part of no attack
     return settings.plain() | {
         "model": model_digest(model),
+        "precision": view.precision,
         OUTPUTS: outputs.nan_to_num().tolist(),
         "data": examples.digest(),
         "examples": len(examples),

@@ -16,6 +16,7 @@ Arrays: TypeAlias = Tensor | npt.NDArray[np.generic]
 Rows: TypeAlias = npt.NDArray[np.int64]
 
 # Of so many examples, evenly spread, the bytes enter the fingerprint of a set; of all of them, the labels.
+LOOKED_AT = 1024
 SAMPLED = 1024
 
 
@@ -77,6 +78,13 @@ class Examples:
         else:
             chosen = torch.from_numpy(np.array(self.inputs[self.index[rows]]))
         return to_unit(chosen.to(self.device)), torch.from_numpy(self.labels[rows]).to(self.device)
+
+    def largest(self) -> float:
+        """Return the largest size of a coordinate: one look at all inputs, some at a time."""
+        if str(self.inputs.dtype).removeprefix("torch.") == "uint8":
+            return 1.0
+        parts = (np.arange(start, min(start + LOOKED_AT, len(self))) for start in range(0, len(self), LOOKED_AT))
+        return max(float(self.batch(rows)[0].nan_to_num().abs().max()) for rows in parts)
 
     def digest(self) -> str:
         """Return a fingerprint of the set: its size, all labels, and up to 1,024 inputs spread evenly over it."""

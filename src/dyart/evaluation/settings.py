@@ -84,9 +84,10 @@ def check_box(bounds: Bounds, dtype: object) -> None:
 
 
 def extent_of(bounds: Bounds) -> float:
-    """Return the largest size of a coordinate in the box; 1 without a box."""
-    sizes = [] if bounds is None else [float(torch.as_tensor(bound).abs().max()) for bound in as_pair(bounds)]
-    return max([size for size in sizes if size < float("inf")], default=1.0)
+    """Return the largest size of a coordinate in the box; infinite without a box."""
+    if bounds is None:
+        return float("inf")
+    return max(float(torch.as_tensor(bound).abs().max()) for bound in as_pair(bounds))
 
 
 def width_of(bounds: Bounds) -> float:

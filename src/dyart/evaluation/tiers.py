@@ -9,7 +9,8 @@ from torch import Tensor
 from dyart.attacks.accuracy import PGD_STEPS
 from dyart.attacks.pgd import ATTACK_NORMS, negative_margin, pgd
 from dyart.boundary.model import Model
-from dyart.boundary.norms import Norm
+from dyart.boundary.norms import Norm, flat
+from dyart.boundary.projections import into_ball
 from dyart.boundary.validation import Bounds, check_choice
 from dyart.evaluation import standard
 
@@ -147,4 +148,9 @@ def attacked(
 
     points = standard.run(name, single, inputs.float(), labels, radius.float(), **options)  # type: ignore[arg-type]
     unmoved = torch.eq(points, inputs.float())
-    return torch.where(unmoved, inputs, points.to(inputs.dtype))
+    points = torch.where(unmoved, inputs, points.to(inputs.dtype))
+    if inputs.dtype == torch.float32:
+        return points
+    # What float32 rounds across ball and box comes back.
+    inside = inputs + into_ball(flat(points - inputs), radius, norm).reshape(points.shape)
+    return inside.clamp(*plain_box(bounds))

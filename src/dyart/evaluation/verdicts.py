@@ -39,14 +39,14 @@ class Status(IntEnum):
     """It was not tried there, but at a larger radius, where the example resisted: taken to resist here, too."""
 
 
-def slack(radii: npt.ArrayLike, norm: Norm, features: int, extent: float = 1.0) -> Floats:
+def slack(radii: npt.ArrayLike, norm: Norm, features: int, extent: float = 1.0, precision: float = PRECISION) -> Floats:
     """Return by how much a point may lie beyond each radius and still count as within it: rounding alone, ``[R]``.
 
-    A coordinate of size ``extent`` in float32 is off by up to half a unit in the last place, and so is its difference
-    from the input; these add up over ``features`` as the norm says.
+    A coordinate of size ``extent`` is off by up to half a unit in the last place (``precision``: of float32), and so is
+    its difference from the input; these add up over ``features`` as the norm says.
     """
     spread = {"linf": 1.0, "l2": float(np.sqrt(features)), "l1": float(features)}[norm]
-    return RELATIVE * np.asarray(radii, dtype=np.float64) + PRECISION * extent * spread
+    return RELATIVE * np.asarray(radii, dtype=np.float64) + precision * extent * spread
 
 
 @dataclass(frozen=True, eq=False)

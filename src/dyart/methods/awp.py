@@ -97,7 +97,7 @@ class AWP(Method[Any]):
                 f"{type(model).__name__}"
             )
         moved = {name: weight + move for name, weight, move in self.awp_moves(model, model, batch, crafted)}
-        return super().loss_alone(lambda x: functional_call(model, moved, (x,)), batch, crafted)
+        return super().loss_alone(_Moved(model, moved), batch, crafted)
 
     def awp_moves(self, model: nn.Module, forward: Model, batch: Batch, crafted: Any) -> list[Move]:  # noqa: ANN401
         """Return gamma v for every weight, by name; nothing during the warm-up.
@@ -116,6 +116,18 @@ class AWP(Method[Any]):
             self.load_state_dict(kept)
         pairs = zip(weights, gradients, strict=True)
         return [(name, w, self.gamma * _scaled(g, w.detach())) for (name, w), g in pairs if g is not None]
+
+
+class _Moved(nn.Module):
+    """A network at other weights; its modes are those of the network itself."""
+
+    def __init__(self, model: nn.Module, weights: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.model, self.weights = model, weights
+        self.training = model.training
+
+    def forward(self, x: Tensor) -> Any:  # noqa: ANN401
+        return functional_call(self.model, self.weights, (x,))
 
 
 @cache

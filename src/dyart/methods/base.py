@@ -126,6 +126,13 @@ class Method(ABC, Generic[Crafted]):
             return self.craft(model, batch)
 
 
+def check_parts(method: Method[Any], parts: int) -> None:
+    """Raise if a method cannot be trained on batches that are split into parts."""
+    if parts > 1 and type(method).perturb is not Method.perturb:
+        # Parts after the first would be crafted at the perturbed weights.
+        raise ValueError(f"{method.name} perturbs the weights for a whole step: train.accumulate must be 1")
+
+
 def classification_loss(logits: Tensor, batch: Batch) -> Tensor:
     """Return the mean cross-entropy against the batch's labels, or its label distributions after cutmix."""
     logits = at_least_float32(logits)

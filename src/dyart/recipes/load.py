@@ -11,7 +11,7 @@ from typing import Any, get_args
 from dyart.attacks.pgd import AttackNorm
 from dyart.attacks.radius import Radius
 from dyart.boundary.norms import Norm
-from dyart.methods.base import Method, find
+from dyart.methods.base import Method, check_parts, find
 from dyart.recipes.config import SECTIONS, Config
 from dyart.recipes.parser import NOT_IN_RECIPES, build_parser, keys
 
@@ -91,7 +91,7 @@ def check(tree: Tree) -> Config:
         parsed = build_parser(name).parse_object(tree).as_dict()
         sections = {section: cls(**parsed.pop(section)) for section, cls in SECTIONS.items()}
         config = Config(**parsed, **sections)
-        make_method(config)
+        check_parts(make_method(config), config.train.accumulate)
         _check_norms(config)
     except (argparse.ArgumentError, ValueError, TypeError) as error:
         raise RecipeError(_readable(str(error))) from error
@@ -153,15 +153,16 @@ def flat(tree: Tree, prefix: str = "") -> Tree:
 
 def merge(below: Tree, above: Tree) -> Tree:
     """Return two trees in one; where both have a value, the second's. Another method brings its own settings."""
-    merged = dict(below)
-    if _method_name(above) not in (None, _method_name(below)):
-        merged.pop("method", None)
+    another = _method_name(above) not in (None, _method_name(below))
+    return _joined({key: value for key, value in below.items() if not (another and key == "method")}, above)
+
+
+def _joined(below: Tree, above: Tree) -> Tree:
+    joined = dict(below)
     for key, value in above.items():
-        if isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = merge(merged[key], value)
-        else:
-            merged[key] = value
-    return merged
+        both = isinstance(value, dict) and isinstance(joined.get(key), dict)
+        joined[key] = _joined(joined[key], value) if both else value
+    return joined
 
 
 def _method_name(tree: Tree) -> Any:  # noqa: ANN401
@@ -221,7 +222,7 @@ def _from_arguments(arguments: Sequence[str]) -> Tree:
         branch = parsed
         for part in reversed(key.split(".")):
             branch = {part: branch}
-        tree = merge(tree, branch)
+        tree = _joined(tree, branch)  # in any order: a method's name and its settings belong together
     return tree
 
 
