@@ -11,6 +11,7 @@ from dyart.dynamics.settings import choose, parse_overrides, plain
 from dyart.dynamics.source import batches_of, methods_of, open_source, optimizer_of
 from dyart.engine import checkpoint as store
 from dyart.engine.run import RunError, checkpoint_of, train
+from dyart.methods import step_count
 from dyart.recipes import RecipeError, resolve
 from dyart.recipes.load import check
 
@@ -175,3 +176,12 @@ def test_what_the_runs_method_keeps_comes_from_the_checkpoint(tmp_path):
     fresh = methods_of(source, ["mma"], {}, "test")["mma"].method.radii
     assert len(fresh) == len(source.data.test)
     assert len(fresh.unique()) == 1
+
+
+def test_a_number_of_steps_that_adapts_is_what_the_next_step_would_take(tmp_path, monkeypatch):
+    monkeypatch.setattr(step_count, "ENOUGH", 1.1)  # never enough: more steps every epoch
+    method = {"name": "dyart", "r0": 0.2, "lam": 5.0, "steps": 5, "adaptive_steps": True}
+    training = train(check({**SETTINGS, "method": method, "out": str(tmp_path / "run")}))
+    assert training.method.steps == 7, "in the second epoch"
+    source = open_source(tmp_path / "run" / "checkpoints" / "epoch-0003", CPU)
+    assert methods_of(source, ["dyart"], {})["dyart"].method.steps == 10, "in a third"
