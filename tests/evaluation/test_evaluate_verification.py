@@ -154,7 +154,7 @@ def test_points_of_a_view_that_come_to_nothing_are_searched_for_on_the_model(mon
     inputs, labels = examples(model, wrong=0)
     calls = []
 
-    def search(view, x, y, *, start, **options):
+    def search(view, x, y, *, start=None, **options):
         found = closest_boundary_points(view, x, y, start=start, **options)
         calls.append((view.precision, len(x), start is not None))
         # From where the view led to, every other example comes to nothing.
@@ -295,3 +295,19 @@ def test_another_precision_is_another_evaluation(tmp_path):
     alone = dyart.evaluate(model, inputs, labels, precision="ieee", **{**calls, "folder": None})
     assert again.view["precision"] == "ieee"
     assert again.passes == alone.passes
+
+
+def test_random_starts_go_by_the_example_whatever_batch_it_is_in():
+    """With two classes all restarts but the first are random."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(10, 60), nn.ReLU(), nn.Linear(60, 2))
+    net[0].weight.data *= 3
+    inputs = torch.rand(60, 10)
+    net[2].bias.data -= net(inputs).mean(dim=0).detach()
+    labels = net(inputs).argmax(dim=1)
+    order = torch.randperm(60)
+    options = {"attack": "margins", "steps": 10, "restarts": 4, "preflight": False}
+    whole, parts = (dyart.evaluate(net, inputs, labels, [0.05], batch_size=n, **options) for n in (60, 20))
+    shuffled = dyart.evaluate(net, inputs, labels, [0.05], index=order, **options)
+    np.testing.assert_allclose(parts.verdicts.margin, whole.verdicts.margin, rtol=1e-4)
+    np.testing.assert_allclose(shuffled.verdicts.margin, whole.verdicts.margin[order], rtol=1e-4)

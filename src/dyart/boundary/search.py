@@ -51,6 +51,7 @@ def closest_boundary_points(
     rivals: int = 9,
     start: Start = None,
     divide: Divide | None = None,
+    index: Tensor | None = None,
 ) -> BoundaryPoints:
     """Find the closest point of the decision boundary for every example, and say how good it is.
 
@@ -97,6 +98,8 @@ def closest_boundary_points(
         divide: does the batches' searches, pieces of work without arguments, and returns their results in order: e.g.
             ``dyart.data.ranks.team_here().do``, for several processes that each call this alike. None: one after the
             other, here.
+        index: what the examples' random draws go by, ``[N]``, integers, e.g. their places in a larger set; None: their
+            places in ``inputs``.
     """
     _check_options(norm, boundary, beta, steps, restarts, solver, tol, batch_size, rivals, seed)
     if signed and solver != "fast":
@@ -136,7 +139,7 @@ def closest_boundary_points(
         def searched(chunk: Tensor) -> tuple[Best, Passes]:
             part = whole.part(chunk, torch.where(inside[chunk], 1.0, -1.0).to(input_value) if signed else None)
             begin = start if given_start is None else given_start[chunk]
-            solved = solve(part, logits[chunk], chunk, effort, begin, counter.tick)
+            solved = solve(part, logits[chunk], chunk if index is None else index[chunk], effort, begin, counter.tick)
             if tol is not None:
                 solved = polish(part, solved, part.orient(input_value[chunk]), tol)
             return part.unorient(solved), Passes(1 + part.forward, part.backward)

@@ -93,7 +93,7 @@ class Runner:
         """Find closest boundary points: every radius beyond one is decided."""
 
         def work(rows: Rows, _: Rows) -> Record:
-            return _searched(self, *self.examples.batch(rows))
+            return _searched(self, rows)
 
         for here, record in self._batches(MARGINS, rows, work):
             self.ledger.enter_margins(rows[here], record)
@@ -181,18 +181,21 @@ def joined(records: list[Record]) -> Record:
     }
 
 
-def _searched(runner: Runner, x: Tensor, y: Tensor) -> Record:
+def _searched(runner: Runner, rows: Rows) -> Record:
     """Search on the view, end on the user's model, and verify the points once more.
 
     Examples whose points do not hold there are searched from anew, on that model.
     """
     settings, plain, view = runner.settings, runner.plain, runner.view
+    x, y = runner.examples.batch(rows)
+    # Draws go by the example, whatever batch it is in.
+    draws: dict[str, Any] = {"seed": settings.seed, "index": torch.from_numpy(runner.examples.index[rows])}
 
-    def search(model: View, x: Tensor, y: Tensor, steps: int, restarts: int, start: Tensor | None) -> BoundaryPoints:
-        options: dict[str, Any] = {"norm": settings.norm, "bounds": settings.bounds, "seed": settings.seed}
+    def search(model: View, x: Tensor, y: Tensor, steps: int, restarts: int, **options: Any) -> BoundaryPoints:  # noqa: ANN401
+        box: dict[str, Any] = {"norm": settings.norm, "bounds": settings.bounds}
         with model.keeping():
             return closest_boundary_points(
-                model, x, y, steps=steps, restarts=restarts, start=start, validate=False, **options
+                model, x, y, steps=steps, restarts=restarts, validate=False, **box, **options
             )
 
     def verified(x: Tensor, y: Tensor, found: BoundaryPoints) -> dict[str, Tensor]:
@@ -206,13 +209,13 @@ def _searched(runner: Runner, x: Tensor, y: Tensor) -> Record:
             "conditions": torch.stack(list(found.conditions), dim=1),
         }
 
-    found = search(view, x, y, settings.steps, settings.restarts, None)
+    found = search(view, x, y, settings.steps, settings.restarts, **draws)
     if view is not plain:
-        found = search(plain, x, y, LAST_STEPS, 1, found.points)
+        found = search(plain, x, y, LAST_STEPS, 1, start=found.points)
     record = verified(x, y, found)
     lost = record["margin"].isnan()
     if view is not plain and bool(lost.any()):
-        again = verified(x[lost], y[lost], search(plain, x[lost], y[lost], settings.steps, 1, None))
+        again = verified(x[lost], y[lost], search(plain, x[lost], y[lost], settings.steps, 1))
         for name, values in again.items():
             record[name][lost] = values
     return {name: values.tolist() for name, values in record.items()}
