@@ -85,6 +85,7 @@ def place(tmp_path_factory):
         ("evaluate --model own_errors:net --data mons", "did you mean 'moons'?"),
         ("margins run --seed -1 --count 5", "--seed must be at least 0, got -1"),
         ("margins run --out empty --count 5", "name the CSV file"),
+        ("margins run --out mine.json --count 5", "name the CSV file, e.g. mine.csv; a JSON goes beside it"),
         ("margins run --steps x", "--steps: a whole number is needed, got 'x'"),
         ("margins run --norm", "--norm: a value is needed"),
         ("export nowhere", "there is no such folder"),
