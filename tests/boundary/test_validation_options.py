@@ -233,3 +233,19 @@ def test_an_empty_batch_in_float64_gives_a_result_in_float64():
 def test_an_empty_training_batch_is_refused_in_words():
     with pytest.raises(ValueError, match="at least one example"):
         train(Counting(), torch.zeros(0, *SHAPE), torch.zeros(0, dtype=torch.long))
+
+
+@pytest.mark.parametrize("index", [torch.arange(EXAMPLES - 1), torch.zeros(EXAMPLES)], ids=["too few", "no integers"])
+def test_an_index_names_every_example(index):
+    with pytest.raises(ValueError, match=f"one integer for each of {EXAMPLES} examples"):
+        search(torch.nn.Flatten(), torch.rand(EXAMPLES, *SHAPE), index=index)
+
+
+def test_random_starts_go_by_the_index():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 40), torch.nn.ReLU(), torch.nn.Linear(40, 2))
+    x, names = torch.rand(20, 6), torch.arange(100, 120)
+    whole = search(net, x, restarts=4, index=names)
+    part = search(net, x[5:], restarts=4, index=names[5:])
+    torch.testing.assert_close(part.margin, whole.margin[5:], equal_nan=True)
+    assert not torch.allclose(search(net, x[5:], restarts=4).margin, part.margin, rtol=1e-4, equal_nan=True)

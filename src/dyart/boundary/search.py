@@ -117,6 +117,10 @@ def closest_boundary_points(
                 stacklevel=2,
             )
     validation.check_start(start, inputs, bounds, validate)
+    if index is not None and (index.shape != inputs.shape[:1] or index.is_floating_point()):
+        raise ValueError(
+            f"index is one integer for each of {len(inputs)} examples, got {index.dtype} {tuple(index.shape)}"
+        )
     with ieee_float32(inputs.device), evaluation_mode(model), unchanged(model, inputs.device):
         # A copy, so that the result stays right whatever the caller does to the batch later.
         inputs, given = inputs.detach().clone(), labels
@@ -131,6 +135,7 @@ def closest_boundary_points(
         best = whole.nothing()
         given_start = whole.into_box(flat(start.detach()).to(whole.origin)) if isinstance(start, Tensor) else None
         rows = (inside | signed).nonzero()[:, 0]
+        names = torch.arange(len(inputs), device=rows.device) if index is None else index.to(rows)
         chunks = rows.split(batch_size or len(rows)) if len(rows) else ()
         effort = Effort(solver, steps, restarts, rivals, seed)
         counter = Counter(progress, len(chunks) * restarts * steps)
@@ -139,7 +144,7 @@ def closest_boundary_points(
         def searched(chunk: Tensor) -> tuple[Best, Passes]:
             part = whole.part(chunk, torch.where(inside[chunk], 1.0, -1.0).to(input_value) if signed else None)
             begin = start if given_start is None else given_start[chunk]
-            solved = solve(part, logits[chunk], chunk if index is None else index[chunk], effort, begin, counter.tick)
+            solved = solve(part, logits[chunk], names[chunk], effort, begin, counter.tick)
             if tol is not None:
                 solved = polish(part, solved, part.orient(input_value[chunk]), tol)
             return part.unorient(solved), Passes(1 + part.forward, part.backward)

@@ -188,15 +188,12 @@ def _searched(runner: Runner, rows: Rows) -> Record:
     """
     settings, plain, view = runner.settings, runner.plain, runner.view
     x, y = runner.examples.batch(rows)
-    # Draws go by the example, whatever batch it is in.
-    draws: dict[str, Any] = {"seed": settings.seed, "index": torch.from_numpy(runner.examples.index[rows])}
+    index = torch.from_numpy(runner.examples.index[rows])  # draws go by the example, whatever batch it is in
+    options: dict[str, Any] = {"norm": settings.norm, "bounds": settings.bounds, "validate": False}
 
-    def search(model: View, x: Tensor, y: Tensor, steps: int, restarts: int, **options: Any) -> BoundaryPoints:  # noqa: ANN401
-        box: dict[str, Any] = {"norm": settings.norm, "bounds": settings.bounds}
+    def search(model: View, x: Tensor, y: Tensor, steps: int, **more: Any) -> BoundaryPoints:  # noqa: ANN401
         with model.keeping():
-            return closest_boundary_points(
-                model, x, y, steps=steps, restarts=restarts, validate=False, **box, **options
-            )
+            return closest_boundary_points(model, x, y, steps=steps, **options, **more)
 
     def verified(x: Tensor, y: Tensor, found: BoundaryPoints) -> dict[str, Tensor]:
         distance = found_distance(plain, x, y, found.points, settings.norm, settings.bounds)
@@ -209,13 +206,13 @@ def _searched(runner: Runner, rows: Rows) -> Record:
             "conditions": torch.stack(list(found.conditions), dim=1),
         }
 
-    found = search(view, x, y, settings.steps, settings.restarts, **draws)
+    found = search(view, x, y, settings.steps, restarts=settings.restarts, seed=settings.seed, index=index)
     if view is not plain:
-        found = search(plain, x, y, LAST_STEPS, 1, start=found.points)
+        found = search(plain, x, y, LAST_STEPS, start=found.points)
     record = verified(x, y, found)
     lost = record["margin"].isnan()
     if view is not plain and bool(lost.any()):
-        again = verified(x[lost], y[lost], search(plain, x[lost], y[lost], settings.steps, 1))
+        again = verified(x[lost], y[lost], search(plain, x[lost], y[lost], settings.steps))
         for name, values in again.items():
             record[name][lost] = values
     return {name: values.tolist() for name, values in record.items()}
