@@ -57,7 +57,7 @@ class Setting(NamedTuple):
 COLD = Schedule(overshoot=(1.2, 1.005), pull_back=(0.4, 0.97), threshold=(0.3, 0.06), memory=0.6)
 # Searches of fewer evaluations than SHORT have no time to come back from far across the boundary.
 SHORT = 15
-BRIEF = Schedule(overshoot=(1.1, 1.005), pull_back=(0.15, 0.97), threshold=(0.3, 0.06), memory=0.4)
+BRIEF = Schedule(overshoot=(1.1, 1.005), pull_back=(0.3, 0.97), threshold=(0.3, 0.06), memory=0.4)
 # For a start that is nearly right: the search is not there to look far.
 WARM = Schedule(overshoot=(1.03, 1.001), pull_back=(0.9, 0.99), threshold=(0.1, 0.06), memory=0.6)
 # The way along which the averaged normal must fall as fast as the gradient: |normal| ** this. For p = 1 few count.
