@@ -20,6 +20,8 @@ from dyart.engine.folded import FoldedView
 from dyart.engine.views import compiled, frozen_view
 
 Precision = Literal["ieee", "tf32", "bf16"]
+# The most examples that a compiled view takes at a time: as few as keep a GPU busy, so that little is filled up.
+MOST: dict[Precision, int] = {"ieee": 250, "tf32": 250, "bf16": 1000}
 
 
 @dataclass
@@ -38,8 +40,8 @@ class View:
         count: where passes are added up.
         precision: of its computations, forwards and backwards, whatever the caller's settings are.
         dtype: of the inputs that the model takes: attacks that know float32 alone are given a model that does.
-        fast: the model compiled for batches of ``size``; smaller ones are filled up with copies of an example, those
-            below a quarter go to the model itself.
+        fast: the model compiled for batches of ``size``; larger ones are divided, smaller ones filled up with copies of
+            an example, and those below a quarter go to the model itself.
         size: of those batches.
     """
 
@@ -74,11 +76,16 @@ class View:
             self.keeps = False
 
     def plainly(self, x: Tensor) -> Tensor:
-        """Return the logits of ``x`` in the view's precision, filled up to a known batch size on the way."""
+        """Return the logits of ``x`` in the view's precision, by batches of a known size on the way."""
         self.count.forward += len(x)
-        short = self.size - len(x)
-        if self.fast is None or short < 0 or len(x) < self.size / 4:
+        parts = [x] if self.fast is None else x.split(self.size)
+        logits = [self._part(part) for part in parts]
+        return logits[0] if len(logits) == 1 else torch.cat(logits)
+
+    def _part(self, x: Tensor) -> Tensor:
+        if self.fast is None or len(x) < self.size / 4:
             return at_least_float32(logits_of(self.model(x.to(self.dtype))))
+        short = self.size - len(x)
         filled = torch.cat([x, x[:1].detach().expand(short, *x.shape[1:])]) if short else x
         return at_least_float32(logits_of(self.fast(filled.to(self.dtype)))[: len(x)])
 
@@ -143,7 +150,7 @@ def attack_view(
     if not compile:
         return View(own, plain.count, precision, plain.dtype)
     folded = FoldedView(own, frozen_view(own), half=precision == "bf16").module
-    return View(folded, plain.count, precision, plain.dtype, compiled(folded, compile), batch)
+    return View(folded, plain.count, precision, plain.dtype, compiled(folded, compile), min(batch, MOST[precision]))
 
 
 def computing(precision: Precision, device: torch.device) -> AbstractContextManager[None]:

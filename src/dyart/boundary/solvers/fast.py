@@ -57,7 +57,7 @@ class Setting(NamedTuple):
 COLD = Schedule(overshoot=(1.2, 1.005), pull_back=(0.4, 0.97), threshold=(0.3, 0.06), memory=0.6)
 # Searches of fewer evaluations than SHORT have no time to come back from far across the boundary.
 SHORT = 15
-BRIEF = Schedule(overshoot=(1.1, 1.005), pull_back=(0.15, 0.97), threshold=(0.3, 0.06), memory=0.4)
+BRIEF = Schedule(overshoot=(1.1, 1.005), pull_back=(0.3, 0.97), threshold=(0.3, 0.06), memory=0.4)
 # For a start that was right some steps of training ago: the search is not there to look far.
 WARM = Schedule(overshoot=(1.03, 1.003), pull_back=(0.8, 0.95), threshold=(0.1, 0.06), memory=0.4)
 # For a start that is right, all but the last per cent: it settles. Found on 59 images of a natural ResNet-18.
