@@ -75,7 +75,7 @@ def linear():
 
 
 def test_the_numbers_are_those_of_the_examples():
-    monitor = make_monitor(every=1, radius=0.1)
+    monitor = make_monitor(every=1, radius=0.1, steps=20)  # so many that every point can be followed
     train(linear(), 1, monitor)
     (seen,) = monitor.observations
     margins = torch.tensor([math.nan if value is None else value for value in seen.margins])

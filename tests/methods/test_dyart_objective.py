@@ -58,7 +58,7 @@ class Naive:
             by_input, *by_parameter = torch.autograd.grad(phi, [point, *parameters])
             g, p = by_input.flatten(), point.detach().flatten()
             d = p - one.flatten()
-            pinned = ((p == 0) & (g > 0)) | ((p == 1) & (g < 0))
+            pinned = ((p < 1e-6) & (g > 0)) | ((p > 1 - 1e-6) & (g < 0))
             margin = float(d.abs().max() if norm == "linf" else d.norm())
             if margin >= r0 or not kept(keep, d, g, ~pinned, float(phi.detach()), norm):
                 continue
