@@ -8,9 +8,20 @@ import torch
 # The networks here are tiny: on them a second thread only waits for the first.
 torch.set_num_threads(1)
 
-# Commands, pages, other packages, several processes: whole pieces of work, which `make whole` runs.
+# Commands, pages, other packages, several processes, large networks: whole pieces of work, which `make whole` runs.
 WHOLE = ("cli", "docs", "fuzz", "integrations")
-WHOLE_FILES = ("test_all_train.py", "test_published_whole.py", "test_ranks_training.py")
+WHOLE_FILES = (
+    "test_all_train.py",
+    "test_evaluate_memory.py",
+    "test_faults.py",
+    "test_network_outputs.py",
+    "test_out_of_memory.py",
+    "test_published_whole.py",
+    "test_ranks_training.py",
+    "test_recompilation.py",
+    "test_streaming.py",
+    "test_training_killed.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -40,6 +40,18 @@ def test_a_batch_equals_its_rows_one_by_one(p, rounds):
 
 @pytest.mark.parametrize("p", NORMS)
 @pytest.mark.parametrize("rounds", [None, 8])
+@pytest.mark.parametrize("box", [True, False])
+def test_several_origins_of_one_hyperplane(p, rounds, box):
+    problem = mixed_batch()._replace(**({} if box else {"lower": None, "upper": None}))
+    nearer = problem._replace(origin=problem.origin * 0.9, offset=-0.5 * problem.offset)
+    origins, offsets = (torch.stack([getattr(one, name) for one in (problem, nearer)]) for name in ("origin", "offset"))
+    stacked = problem._replace(origin=origins, offset=offsets).project(p, rounds)
+    expected = torch.stack([problem.project(p, rounds), nearer.project(p, rounds)])
+    torch.testing.assert_close(stacked, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("p", NORMS)
+@pytest.mark.parametrize("rounds", [None, 8])
 def test_a_row_with_nan_does_not_touch_the_others(p, rounds):
     problem = mixed_batch()
     expected = problem.project(p, rounds)

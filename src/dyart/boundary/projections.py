@@ -40,9 +40,9 @@ def project_onto_hyperplane(
     gradient is zero, nothing moves.
 
     Args:
-        origin: ``[N, D]``, inside the box.
+        origin: ``[N, D]``, inside the box; or ``[M, N, D]``, M origins for every hyperplane.
         gradient: ``[N, D]``, the hyperplane's normal.
-        offset: ``[N]``, value of the affine function at the origin.
+        offset: ``[N]`` or ``[M, N]``, value of the affine function at the origin.
         norm: ``"linf"``, ``"l2"`` or ``"l1"``.
         lower: lower end of the box, broadcastable to ``[N, D]``; both ends or none.
         upper: upper end of the box.
@@ -50,7 +50,7 @@ def project_onto_hyperplane(
             small, stops short of the plane, never beyond it. None: until nothing changes.
 
     Returns:
-        The displacement, ``[N, D]``, in the dtype of ``origin``.
+        The displacement, in the shape and dtype of ``origin``.
     """
     if norm not in NORMS:
         raise ValueError(f"norm must be one of {NORMS}, got {norm!r}")
@@ -59,10 +59,10 @@ def project_onto_hyperplane(
     if rounds is not None and rounds < 1:
         raise ValueError(f"rounds must be at least 1, or None, got {rounds}")
     # Scaled so that the largest slope is 1: squares of tiny gradients would underflow.
-    largest = gradient.abs().amax(dim=1, keepdim=True)
+    largest = gradient.abs().amax(dim=-1, keepdim=True)
     slope = gradient.abs() / torch.where(largest > 0, largest, 1.0)
-    needed = offset.abs()[:, None] / torch.where(largest > 0, largest, 1.0)
-    direction = -offset.sign()[:, None] * gradient.sign()
+    needed = offset.abs()[..., None] / torch.where(largest > 0, largest, 1.0)
+    direction = -offset.sign()[..., None] * gradient.sign()
     if lower is None or upper is None:
         room = torch.where(direction == 0, 0.0, torch.inf)
     else:
@@ -70,11 +70,11 @@ def project_onto_hyperplane(
         room = torch.maximum(direction * (upper - origin), direction * (lower - origin))
         room = torch.nan_to_num(room, nan=0.0, posinf=torch.inf).clamp(min=0)
     if norm == "l1":
-        return (direction * _steepest_first(needed, slope, room)).to(origin.dtype)
+        return (direction * _steepest_first(needed, slope.expand_as(room), room)).to(origin.dtype)
 
     pace = slope if norm == "l2" else None  # 1 for p = inf: a product less in every round
     gain = slope if pace is None else slope * pace
-    level = needed / _positive(gain.sum(dim=1, keepdim=True))
+    level = needed / _positive(gain.sum(dim=-1, keepdim=True))
     if lower is None or upper is None:
         return (direction * _moved(level, pace)).to(origin.dtype)
     level = _fill(level, needed, slope, pace, gain, room, rounds)
@@ -166,7 +166,7 @@ def into_ball(displacement: Tensor, radius: Tensor, norm: Norm) -> Tensor:
 def _fill(
     level: Tensor, needed: Tensor, slope: Tensor, pace: Tensor | None, gain: Tensor, room: Tensor, rounds: int | None
 ) -> Tensor:
-    """Return the level that reaches the plane, or beyond all room where the box ends before that, ``[N, 1]``.
+    """Return the level that reaches the plane, or beyond all room where the box ends before that, ``[..., 1]``.
 
     Minima and signs instead of masks: on a CPU, a choice by a mask takes 40 times as long.
     """
@@ -178,8 +178,8 @@ def _fill(
         moving = (room - reach).sign()
         if rounds is None and before is not None and torch.equal(before, moving):
             return level
-        remaining = (gain * moving).sum(dim=1, keepdim=True)
-        missing = needed - (slope * reach).sum(dim=1, keepdim=True)
+        remaining = (gain * moving).sum(dim=-1, keepdim=True)
+        missing = needed - (slope * reach).sum(dim=-1, keepdim=True)
         # Rounding must not lower the level: the rise is what ends the loop.
         risen = level + (missing / _positive(remaining)).clamp(min=0)
         level = torch.where(remaining > 0, risen, torch.where(missing > 0, highest, level))
@@ -195,12 +195,12 @@ def _moved(level: Tensor, pace: Tensor | None) -> Tensor:
 
 def _steepest_first(needed: Tensor, slope: Tensor, room: Tensor) -> Tensor:
     """Return how far each coordinate moves if the steepest ones use up their room first."""
-    steepness, order = slope.sort(dim=1, descending=True)
-    room = room.gather(1, order)
+    steepness, order = slope.sort(dim=-1, descending=True)
+    room = room.gather(-1, order)
     gain = torch.where(steepness > 0, steepness * room, 0.0)
-    before = torch.cat([torch.zeros_like(needed), gain.cumsum(dim=1)[:, :-1]], dim=1)
+    before = torch.cat([torch.zeros_like(needed), gain.cumsum(dim=-1)[..., :-1]], dim=-1)
     moved = torch.minimum((needed - before).clamp(min=0) / _positive(steepness), room)
-    return torch.zeros_like(moved).scatter(1, order, torch.where(steepness > 0, moved, 0.0))
+    return torch.zeros_like(moved).scatter(-1, order, torch.where(steepness > 0, moved, 0.0))
 
 
 def _positive(x: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """A piece of GPU work recorded once as a CUDA graph and replayed: no launch overhead, however many kernels it has."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, cast
 
 import torch
@@ -101,16 +102,28 @@ def record(function: Callable[[], Result], pool: Pool | None = None) -> tuple[to
     """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(WARM_UP):
-            function()
-    torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=None if pool is None else pool.handle):
-        result = function()
+    with fastest_convolutions():
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                function()
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph, pool=None if pool is None else pool.handle):
+            result = function()
     if pool is not None and pool.handle is None:
         pool.handle = graph.pool()
     return graph, result
+
+
+@contextmanager
+def fastest_convolutions() -> Iterator[None]:
+    """Let cuDNN try its algorithms out for every new shape instead of guessing: a graph has one and runs often."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def _tensors(batch: Batch) -> dict[str, Tensor]:

@@ -232,32 +232,22 @@ def _as_steep(normal: Tensor, gradient: Tensor, power: float) -> Tensor:
 
 
 def _advance(problem: Problem, x: Tensor, now: Evaluation, normal: Tensor, setting: Setting, radius: Tensor) -> Tensor:
-    origin, overshoot = problem.origin, setting.overshoot
+    origin = problem.origin
     base = origin + into_ball(x - origin, radius, problem.norm)
     if problem.norm == "l1":
         moved = origin + _shrunk(problem, base, x, now, normal, setting)
     else:
-        from_base = _onto_boundary(problem, base, x, now, normal, overshoot)
-        from_origin = _onto_boundary(problem, origin, x, now, normal, overshoot)
-        near, far = norm_of(from_base, problem.norm), norm_of(from_origin, problem.norm)
+        # Both projections onto, and a little beyond, the boundary as linearised at x, at once.
+        starts = torch.stack([base, origin])
+        offset = now.followed + (normal * (starts - x)).sum(dim=-1)
+        ways = problem.project(starts, normal, setting.overshoot * offset)
+        near, far = (norm_of(way, problem.norm) for way in ways)
         share = (near / torch.where(near + far > 0, near + far, 1.0))[:, None]
-        moved = (1 - share) * (base + from_base) + share * (origin + from_origin)
+        from_base, from_origin = starts + ways
+        moved = (1 - share) * from_base + share * from_origin
     # A gradient that overflowed says nothing: start again from the input.
     usable = _finite(moved) & _finite(now.gradient)
     return problem.into_box(torch.where(usable[:, None], moved, origin))
-
-
-def _onto_boundary(
-    problem: Problem,
-    origin: Tensor,
-    x: Tensor,
-    now: Evaluation,
-    normal: Tensor,
-    overshoot: float | Tensor,
-) -> Tensor:
-    """Return the displacement from ``origin`` onto, and a little beyond, the boundary as linearised at ``x``."""
-    offset = now.followed + (normal * (origin - x)).sum(dim=1)
-    return problem.project(origin, normal, overshoot * offset)
 
 
 def _shrunk(problem: Problem, base: Tensor, x: Tensor, now: Evaluation, normal: Tensor, setting: Setting) -> Tensor:
