@@ -61,6 +61,24 @@ def test_bounds_per_feature_are_not_printed_in_full():
         evaluated(attack="apgd", bounds=(low, high))
 
 
+@pytest.mark.parametrize("attack", ["pgd", "margins"])
+@pytest.mark.parametrize("bounds", [(0.0, torch.ones(8)), (np.zeros(8), np.ones(8)), (np.float32(0), torch.tensor(1))])
+def test_bounds_of_any_kind(tmp_path, attack, bounds):
+    plain = evaluated(attack=attack)
+    other = evaluated(attack=attack, bounds=bounds, folder=tmp_path)
+    assert other.robust_accuracy == plain.robust_accuracy
+    assert evaluated(attack=attack, bounds=bounds, folder=tmp_path).robust_accuracy == plain.robust_accuracy
+
+
+@pytest.mark.parametrize("attack", ["clean", "pgd", "margins", "apgd"])
+def test_examples_may_be_single_numbers(attack):
+    model = nn.Sequential(nn.Unflatten(0, (-1, 1)), nn.Linear(1, 2, bias=False))
+    model[1].weight.data = torch.tensor([[1.0], [-1.0]])
+    inputs = torch.linspace(-1, 1, 20)
+    result = dyart.evaluate(model, inputs, (inputs < 0).long(), [0.2], attack, bounds=(-1.0, 1.0), preflight=False)
+    assert result.robust_accuracy.get(0.2, 0.8) == 0.8
+
+
 def test_numbers_of_numpy_and_torch_are_numbers(tmp_path):
     plain = evaluated(seed=3, batch_size=7, radii=[0.25, 0.5], folder=tmp_path / "a")
     settings = {"seed": np.int64(3), "batch_size": np.int32(7), "radii": torch.tensor([0.5, 0.25])}

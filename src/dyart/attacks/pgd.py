@@ -17,7 +17,7 @@ from dyart.boundary.kernels import compiled
 from dyart.boundary.margins import at_least_float32, logit_margin
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.norms import Norm
-from dyart.boundary.validation import check_choice, check_count
+from dyart.boundary.validation import Bounds, as_bounds, check_choice, check_count
 from dyart.data import draws
 
 Start = Literal["uniform", "normal", "input"]
@@ -53,7 +53,7 @@ def pgd(
     start: Start = "uniform",
     key: int | Tensor = 0,
     index: Tensor | None = None,
-    bounds: tuple[float, float] | None = (0.0, 1.0),
+    bounds: Bounds = (0.0, 1.0),
     noise: float = 0.0,
     watch: Watch | None = None,
     compile: bool = False,
@@ -72,7 +72,7 @@ def pgd(
         start: ``"uniform"`` in the ball, ``"normal"`` with deviation 0.001, or the ``"input"`` itself.
         key: of the draws of start and noise (see ``dyart.data.draws``).
         index: the examples' names in those draws; None: their place in the batch.
-        bounds: the box.
+        bounds: the box: numbers, or tensors that broadcast to one example; None: no box.
         noise: deviation of what is added to every step, before it is brought back into ball and box.
         watch: is shown logits and labels at every point that a step begins from (not at the last one), and returns
             which examples take the step, ``[N]``; None: all. The others stay exactly where they are.
@@ -110,7 +110,7 @@ def _climb(
     ball: Tensor,
     stride: Tensor,
     norm: Norm,
-    bounds: tuple[float, float] | None,
+    bounds: Bounds,
     extra: Tensor | None,
 ) -> Tensor:
     """Return the points after one step: tensor work alone, without a pass of the model."""
@@ -168,7 +168,7 @@ def _steepest(gradient: Tensor, norm: Norm) -> Tensor:
     return gradient / _per_example(length.clamp(min=torch.finfo(length.dtype).tiny), gradient)
 
 
-def _into(points: Tensor, inputs: Tensor, ball: Tensor, norm: Norm, bounds: tuple[float, float] | None) -> Tensor:
+def _into(points: Tensor, inputs: Tensor, ball: Tensor, norm: Norm, bounds: Bounds) -> Tensor:
     away = points - inputs
     if norm == "linf":
         away = torch.maximum(torch.minimum(away, ball), -ball)
@@ -177,4 +177,8 @@ def _into(points: Tensor, inputs: Tensor, ball: Tensor, norm: Norm, bounds: tupl
         away = away * (ball / torch.maximum(length, ball))
         away = torch.where(ball > 0, away, 0.0)
     points = inputs + away
-    return points if bounds is None else points.clamp(*bounds)
+    if bounds is None:
+        return points
+    if not all(isinstance(bound, int | float) for bound in bounds):
+        return points.clamp(*as_bounds(bounds, inputs, check=False))
+    return points.clamp(*bounds)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dyart.attacks.radius import Radius
 from dyart.boundary.norms import Norm
@@ -30,7 +29,7 @@ class Settings:
 
     def plain(self) -> dict[str, Any]:
         """Return JSON values that say whether two evaluations are the same. Radii count as numbers, however written."""
-        bounds = None if self.bounds is None else [b.tolist() if isinstance(b, Tensor) else b for b in self.bounds]
+        bounds = None if self.bounds is None else [_numbers(bound) for bound in self.bounds]
         return {
             "attack": self.attack,
             "norm": self.norm,
@@ -42,6 +41,10 @@ class Settings:
             "steps": self.steps,
             "restarts": self.restarts,
         }
+
+
+def _numbers(bound: Any) -> Any:  # noqa: ANN401
+    return bound.tolist() if hasattr(bound, "tolist") else bound  # of a tensor or an array
 
 
 def named_radii(radii: Sequence[float | str]) -> tuple[Radius, ...]:

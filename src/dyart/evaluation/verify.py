@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from dyart.boundary.model import Model
-from dyart.boundary.norms import Norm
+from dyart.boundary.norms import Norm, flat
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.validation import Bounds, as_bounds
 
@@ -26,9 +26,8 @@ def found_distance(model: Model, inputs: Tensor, labels: Tensor, points: Tensor,
         logits = model(points)
     fooled = (logits.argmax(dim=1) != labels) & ~logits.isnan().any(dim=1)
     lower, upper = as_bounds(bounds, points, check=False)
-    flat = points.flatten(1)
-    inside = flat.isfinite().all(dim=1)
+    inside = flat(points).isfinite().all(dim=1)
     if lower is not None and upper is not None:
-        inside &= ((points >= lower) & (points <= upper)).flatten(1).all(dim=1)
+        inside &= flat((points >= lower) & (points <= upper)).all(dim=1)
     distance = norm_of(points.double() - inputs.double(), norm)
     return torch.where(fooled & inside, distance, torch.inf)
