@@ -147,6 +147,24 @@ def optimality() -> str:
     return grid(["network", "norm", "fast, up to 100", "fast, up to 220", "other packages"], rows)
 
 
+def ahead() -> str:
+    """Return with how few steps our search has no larger a mean distance than another package's, and finds no less."""
+    rows = []
+    for network, file in (("natural", "search"), ("robust", "search_robust")):
+        records = [r for r in load(f"benchmarks/results/{file}.json")["records"] if r["boundary"] == "exact"]
+        own = sorted((r for r in records if r["solver"] == "fast"), key=lambda r: r["backward"])
+        others = [r for r in records if " " in r["solver"]]  # a package and a search
+        for other in sorted(others, key=lambda r: ("linf", "l2", "l1").index(r["norm"])):
+            closer = (r for r in own if r["norm"] == other["norm"] and r["mean_distance"] <= other["mean_distance"])
+            first = next(r for r in closer if r["found"] >= other["found"])
+            fewer, faster = other["backward"] / first["backward"], other["seconds"] / first["seconds"]
+            name = f"{other['solver']}, {other['setting']}"
+            steps = first["setting"].removesuffix(" steps")
+            rows.append([network, other["norm"], name, steps, f"{fewer:.1f}", f"{faster:.1f}"])
+    head = ["network", "norm", "other search", "steps of fast", "times fewer backward passes", "times faster"]
+    return grid(head, rows)
+
+
 def paper_conditions() -> str:
     """Return how many points meet the paper's conditions, by its own search and by ours."""
     cases = [("search", "fab", 20), ("search", "fab", 100), ("search", "fast", 20), ("search_robust", "fast", 20)]
@@ -283,6 +301,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "search-soft": lambda: search("linf", "soft"),
     "search-optimality": optimality,
     "search-conditions": paper_conditions,
+    "search-ahead": ahead,
     "search-classes": classes_cost,
     "search-robust-linf": lambda: search("linf", "exact", "search_robust"),
     "search-robust-l2": lambda: search("l2", "exact", "search_robust"),
