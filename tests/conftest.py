@@ -8,11 +8,12 @@ import torch
 # The networks here are tiny: on them a second thread only waits for the first.
 torch.set_num_threads(1)
 
-# Commands, pages, other packages, several processes, large networks: whole pieces of work, which `make whole` runs.
+# Commands, pages, other packages, several processes, large networks, kills: whole pieces of work, for `make whole`.
 WHOLE = ("cli", "docs", "fuzz", "integrations")
 WHOLE_FILES = (
     "test_all_train.py",
     "test_evaluate_memory.py",
+    "test_evaluate_resume.py",
     "test_faults.py",
     "test_network_outputs.py",
     "test_out_of_memory.py",
@@ -21,6 +22,7 @@ WHOLE_FILES = (
     "test_recompilation.py",
     "test_streaming.py",
     "test_training_killed.py",
+    "test_training_resume.py",
 )
 
 

@@ -179,6 +179,7 @@ def _into(points: Tensor, inputs: Tensor, ball: Tensor, norm: Norm, bounds: Boun
     points = inputs + away
     if bounds is None:
         return points
-    if not all(isinstance(bound, int | float) for bound in bounds):
-        return points.clamp(*as_bounds(bounds, inputs, check=False))
-    return points.clamp(*bounds)
+    low, high = bounds
+    if isinstance(low, int | float) and isinstance(high, int | float):
+        return points.clamp(low, high)
+    return points.clamp(*as_bounds(bounds, inputs, check=False))

@@ -37,11 +37,10 @@ def free_coordinates(
         return torch.ones_like(flat(points), dtype=torch.bool)
     span = upper - lower
     slack = PIN_TOLERANCE * torch.where(span.isfinite(), span, 1.0)
-    heading_down = flat(gradient) * orientation[:, None] > 0
-    heading_up = flat(gradient) * orientation[:, None] < 0
+    slope = flat(gradient) * orientation[:, None]
     at_lower = flat(points <= lower + slack)
     at_upper = flat(points >= upper - slack)
-    return ~((heading_down & at_lower) | (heading_up & at_upper))
+    return ~(((slope > 0) & at_lower) | ((slope < 0) & at_upper))  # a coordinate goes down where the slope is positive
 
 
 def alignment(displacement: Tensor, gradient: Tensor, orientation: Tensor, free: Tensor, p: Norm) -> Tensor:

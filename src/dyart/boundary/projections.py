@@ -59,9 +59,9 @@ def project_onto_hyperplane(
     if rounds is not None and rounds < 1:
         raise ValueError(f"rounds must be at least 1, or None, got {rounds}")
     # Scaled so that the largest slope is 1: squares of tiny gradients would underflow.
-    largest = gradient.abs().amax(dim=-1, keepdim=True)
-    slope = gradient.abs() / torch.where(largest > 0, largest, 1.0)
-    needed = offset.abs()[..., None] / torch.where(largest > 0, largest, 1.0)
+    steepness = gradient.abs()
+    largest = _positive(steepness.amax(dim=-1, keepdim=True))
+    slope, needed = steepness / largest, offset.abs()[..., None] / largest
     direction = -offset.sign()[..., None] * gradient.sign()
     if lower is None or upper is None:
         room = torch.where(direction == 0, 0.0, torch.inf)

@@ -138,7 +138,7 @@ def attacked(
             objective=negative_margin,
             key=seed,
             index=index,
-            bounds=bounds,  # type: ignore[arg-type]
+            bounds=bounds,
         )
     options = {"norm": norm, "classes": classes, "seed": seed, "box": plain_box(bounds)}
 
