@@ -214,6 +214,31 @@ def test_margins_cross_checked_by_another_solver(capsys, finished, tmp_path):
     assert (tmp_path / "m-apgd.csv").is_file()
 
 
+@pytest.mark.parametrize(
+    ("options", "names"), [(["--norm", "l1"], "fast / fab"), (["--solver", "apgd"], "apgd / fast")]
+)
+def test_the_second_opinion_is_of_a_solver_that_can_give_it(capsys, finished, tmp_path, options, names):
+    words = ["margins", finished, "--count", "6", "--steps", "5", "--cross-check", "--out", tmp_path / "m.csv"]
+    status, out, err = run(capsys, *words, *options, "--device", "cpu")
+    assert status == 0, err
+    assert f"mean ratio {names}" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--cross-check", "fabb"], "must be one of 'fast', 'fab', 'apgd'"),
+        (["--cross-check", "fast"], "the solver itself"),
+        (["--cross-check", "apgd", "--norm", "l1"], "knows the norms"),
+    ],
+)
+def test_no_second_opinion_is_said_before_the_first_search(capsys, finished, tmp_path, options, words):
+    status, _, err = run(capsys, "margins", finished, "--out", tmp_path / "m.csv", *options)
+    assert status == 2
+    assert words in err
+    assert not list(tmp_path.iterdir())
+
+
 def test_margins_of_a_network_and_weights_of_ones_own(capsys, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "import torch\ndef net(classes, shape):\n    return torch.nn.Linear(shape[0], classes)\n"

@@ -173,8 +173,8 @@ def _add_margins(commands: Commands) -> None:
         "--cross-check",
         metavar="SOLVER",
         nargs="?",
-        const="apgd",
-        help="also run another solver and report where the two disagree (default: apgd)",
+        const="auto",
+        help="also run another solver and report where the two disagree (default: apgd; for l1, fab)",
     )
     add("--radii", type=_radii, help="also print robust accuracy at these, e.g. 2/255,8/255")
     add("--batch-size", type=int, default=256, help="examples at a time (default: 256)")

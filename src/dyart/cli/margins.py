@@ -8,8 +8,11 @@ from typing import Any
 
 import torch
 
+from dyart.boundary.norms import Norm
 from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.search import closest_boundary_points
+from dyart.boundary.solvers import SOLVERS, apgd
+from dyart.boundary.validation import check_choice
 from dyart.cli.networks import named_examples, named_network, recorded_accuracy, sample
 from dyart.cli.places import margins_path
 from dyart.data import DataSet
@@ -39,6 +42,8 @@ def margins_command(options: argparse.Namespace) -> None:
         raise ValueError("--radii asks for robust accuracy, which needs --boundary exact")
     if options.count is not None and options.count < 1:
         raise ValueError(f"--count must be at least 1, got {options.count}")
+    if options.cross_check:
+        options.cross_check = _second_solver(options.cross_check, options.solver, options.norm)
     model, data, device, folder = named_network(options)
     team = team_here()
     examples = len(sample(len(data.test), options.count, options.seed))
@@ -95,6 +100,19 @@ def margins_command(options: argparse.Namespace) -> None:
         print(f"the second opinion: {second}")
     if team.rank == 0:
         write_json(path.with_suffix(".json"), _record(options, data, rows, found, summary, report))
+
+
+def _second_solver(wanted: str, first: str, norm: Norm) -> str:
+    """Return the solver of the second opinion, which shows to be none before the first search and not after it."""
+    if wanted == "auto":
+        able = ("fab", "fast") if norm not in apgd.NORMS else ("apgd", "fast")
+        return next(solver for solver in able if solver != first)
+    check_choice("--cross-check", wanted, tuple(SOLVERS))
+    if wanted == first:
+        raise ValueError(f"--cross-check {wanted} is the solver itself: name another one of {', '.join(SOLVERS)}")
+    if wanted == "apgd":
+        apgd.check_norm(norm)
+    return wanted
 
 
 def _summary(found: BoundaryPoints, options: argparse.Namespace) -> dict[str, Any]:
