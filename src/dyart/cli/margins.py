@@ -103,10 +103,10 @@ def margins_command(options: argparse.Namespace) -> None:
 
 
 def _second_solver(wanted: str, first: str, norm: Norm) -> str:
-    """Return the solver of the second opinion, which shows to be none before the first search and not after it."""
+    """Return the solver of the second opinion; one that cannot give it is refused here, before any search."""
     if wanted == "auto":
-        able = ("fab", "fast") if norm not in apgd.NORMS else ("apgd", "fast")
-        return next(solver for solver in able if solver != first)
+        usual = "apgd" if norm in apgd.NORMS else "fab"
+        return usual if usual != first else "fast"
     check_choice("--cross-check", wanted, tuple(SOLVERS))
     if wanted == first:
         raise ValueError(f"--cross-check {wanted} is the solver itself: name another one of {', '.join(SOLVERS)}")
