@@ -27,6 +27,7 @@ SEARCH = 10  # steps of DyART's search in methods.json
 SIZES = {"cifar10-resnet18": (1.0, 1.0), "cifar10-wrn28-10": (6.8, 6.8), "tiny-imagenet-preactresnet18": (8.0, 4.0)}
 # 10,000 images: clean and five radii for the best checkpoint, 8/255 for the last.
 ATTACKS = {"margins": 50.0, "apgd": 150.0, "last": 50.0, "autoattack": 560.0}
+TARGET_RADIUS = "8/255"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Run:
     paper: str | None = None
     judge: int = 0
     """So many training images are left out of the training, and attacked instead of test images."""
+    target: float | None = None
+    """Accuracy at TARGET_RADIUS to be reached in little time: attacked there alone, and the best epoch alone."""
     axis: tuple[str, Any] | None = None
     """The setting that it is about, and its value; None of the base, which is about all of them."""
 
@@ -136,6 +139,7 @@ def _row(group: str, tree: Mapping[str, Any], row: Mapping[str, Any]) -> Iterabl
         settings = {**tree.get("settings", {}), **row.get("settings", {})}
         recipe, epochs = row.get("recipe", tree.get("recipe")), int(row.get("epochs", tree["epochs"]))
         run = Run(group, row["label"], recipe, seed, epochs, settings, attacks, _images(tree), row.get("paper"))
+        run = replace(run, target=tree.get("target"))
         judge = int(tree.get("judge", 0))
         yield replace(run, attacks=("margins",), images=judge, judge=judge) if judge else run
 
@@ -181,7 +185,9 @@ def missing(run: Run, record: Mapping[str, Any] | None) -> list[str]:
     """Return the stages that a run lacks: "train", then its attacks by name and "last"; of a failed run none."""
     if record is not None and "failed" in record:
         return []
-    wanted = {attack: ("best", attack) for attack in run.attacks} | ({} if run.judge else {"last": ("last", "apgd")})
+    wanted = {attack: ("best", attack) for attack in run.attacks}
+    if not (run.judge or run.target):
+        wanted["last"] = ("last", "apgd")
     if record is None or "train_seconds" not in record:
         return ["train", *wanted]
     done = {(one["checkpoint"], one["tier"]) for one in record.get("evaluations", [])}
@@ -232,11 +238,12 @@ def _steps(record: Mapping[str, Any]) -> Any:  # noqa: ANN401
 
 def _attack(run: Run, stage: str, known: list[Mapping[str, Any]]) -> float:
     wanted = ("last", "apgd") if stage == "last" else ("best", stage)
+    alone = bool(run.target) or stage == "last"  # at one radius
     took = [
         one["wall_seconds"] / one["images"]
         for record in known
         for one in record.get("evaluations", [])
-        if (one["checkpoint"], one["tier"]) == wanted and "same_as" not in one
+        if (one["checkpoint"], one["tier"]) == wanted and "same_as" not in one and (len(one["robust"]) == 1) == alone
     ]
-    usual = SIZES[_size(run.recipe)][1] * ATTACKS[stage] / 10_000
+    usual = SIZES[_size(run.recipe)][1] * ATTACKS["last" if run.target else stage] / 10_000
     return run.images * (statistics.median(took) if took else usual)

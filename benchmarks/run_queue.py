@@ -128,7 +128,9 @@ def command(task: Task, work: Path, more: Sequence[str] = ()) -> list[str]:
     places = ["--results", str(work / "results"), "--weights", str(work / "weights"), "--out", str(work / run.name)]
     recipe, *settings = plan.words(run)
     attacks = ["--attacks", *run.attacks, "--images", str(run.images)]
-    attacks += ["--judge", str(run.judge), "--last", ""] if run.judge else []
+    attacks += ["--judge", str(run.judge)] if run.judge else []
+    attacks += ["--radii", plan.TARGET_RADIUS] if run.target else []
+    attacks += ["--last", ""] if run.judge or run.target else []
     return [sys.executable, str(SCRIPT), recipe, "--name", run.name, *places, *attacks, *settings, *more]
 
 

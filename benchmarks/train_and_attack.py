@@ -16,9 +16,11 @@ test images: to choose settings by.
 
 import argparse
 import hashlib
+import statistics
 import sys
 import time
 import traceback
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,7 @@ def training_record(training: Training, wall: float, options: argparse.Namespace
         "normalization": config.model.normalization, "method": config.method["name"], "recipe": config.recipe,
         "settings": settings, "seed": config.seed, "epochs": training.epochs, "burn_in": config.train.burn_in,
         "train_seconds": sum(record["train_seconds"] for record in epochs), "wall_seconds": wall,
+        "start_seconds": start_up(epochs),
         "seconds_per_epoch": float(np.median([record["train_seconds"] for record in trained])),
         "validation_seconds_per_epoch": float(np.median([record["validation_seconds"] for record in trained])),
         "gpu": facts["device"], "versions": facts["versions"], "commit": facts["commit"], "runs": 1,
@@ -96,6 +99,14 @@ def training_record(training: Training, wall: float, options: argparse.Namespace
         "best_epoch": training.best_epoch,
         "validation": {key: [_short(record.get(key)) for record in epochs] for key in LOGGED},
     }  # fmt: skip
+
+
+def start_up(epochs: Sequence[Mapping[str, Any]]) -> float:
+    """Return what the first epoch of each phase took longer than the phase's median: compiling and recording."""
+    phases: dict[str, list[float]] = {}
+    for record in epochs:
+        phases.setdefault(record["phase"], []).append(record["train_seconds"])
+    return sum(max(0.0, seconds[0] - statistics.median(seconds)) for seconds in phases.values())
 
 
 def _short(value: object) -> object:

@@ -4,9 +4,9 @@
     python scripts/docs_tables.py --check    exit with 1 if one is not what its JSON says
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->` in any page of docs/ (or README.md); NAME is that of a
-function here, in published_tables.py, trial_tables.py, dynamics_tables.py or evaluation_tables.py (docs/results), in
-savings_tables.py (the guide about speed) or in headline_table.py (the README). Sentences can have numbers, too:
-`<!-- number: NAME -->...<!-- end -->`.
+function here, in published_tables.py, trial_tables.py, target_tables.py, dynamics_tables.py or evaluation_tables.py
+(docs/results), in savings_tables.py (the guide about speed) or in headline_table.py (the README). Sentences can have
+numbers, too: `<!-- number: NAME -->...<!-- end -->`.
 """
 
 import json
@@ -22,6 +22,7 @@ import evaluation_tables
 import headline_table
 import published_tables
 import savings_tables
+import target_tables
 import trial_tables
 from published_tables import grid
 
@@ -188,9 +189,9 @@ def classes_cost() -> str:
     return grid(["search", "setting", "10 classes", "200 classes"], [[*key, *both] for key, both in counts.items()])
 
 
-def bench() -> str:
+def bench(name: str = "steps") -> str:
     """Return the steps of `dyart bench --gpu`."""
-    records = load("benchmarks/results/steps.json")["records"]
+    records = load(f"benchmarks/results/{name}.json")["records"]
     adversarial = {_place(record): record["ms"] for record in records if record["method"] == "at"}
     rows = [
         [
@@ -292,6 +293,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "monitor": lambda: monitor("monitor"),
     "monitor-gpu": lambda: monitor("monitor_gpu"),
     "bench": bench,
+    "bench-tried": lambda: bench("steps_tried"),
     "scaling-fit": scaling_fit,
     "scaling-numbers": scaling_numbers,
     "scaling-plans": scaling_plans,
@@ -312,6 +314,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     **evaluation_tables.MAKERS,
     **headline_table.MAKERS,
     **savings_tables.MAKERS,
+    **target_tables.MAKERS,
     **trial_tables.MAKERS,
 }
 

@@ -115,6 +115,24 @@ def links(records: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"[{record['seed']}](../../results/{record['name']}.json)" for record in records)
 
 
+def common_settings(group: Group) -> dict[str, Any]:
+    """Return the settings that all runs of a group have."""
+    first, *others = (run.settings for run in group.runs)
+    return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
+
+
+def settings_of(run: Run) -> str:
+    """Return a run's settings that the others of its group do not share; its recipe, if there are none."""
+    common = common_settings(groups()[run.group])
+    own = {key: value for key, value in run.settings.items() if key not in common}
+    return named_settings(own) if own else f"`{run.recipe}`"
+
+
+def named_settings(settings: Mapping[str, Any]) -> str:
+    """Return settings as the command line takes them."""
+    return ", ".join(f"`{key} {written(value)}`" for key, value in settings.items())
+
+
 def conditions(name: str) -> str:
     """Return on what and how a group's runs were measured, how many there are, what is missing and what failed."""
     group = groups()[name]
@@ -359,7 +377,7 @@ def makers() -> dict[str, Callable[[], str]]:
             continue
         made[f"conditions-{name}"] = partial(conditions, name)
         made |= {f"axis-{key.partition('.')[2].replace('_', '-')}": partial(axis, key) for key in group.axes}
-        if group.axes:
+        if group.axes or group.runs[0].target:  # target_tables.py
             continue
         made[f"runs-{name}"] = partial(methods, name)
         made[f"winners-{name}"] = partial(winners, name)

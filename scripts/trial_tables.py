@@ -7,7 +7,7 @@ from typing import Any
 import published_tables as published
 
 from dyart.evaluation.paired import paired_difference
-from plan import Run, written
+from plan import Run
 from run_records import CLEAN, evaluation_of, flags_of
 
 TIER, COMPARED = "margins", "8/255"
@@ -20,7 +20,7 @@ def trials(name: str) -> str:
     first = next(iter(found.values()))
     lines = []
     for row, runs in group.rows.items():
-        records, label, setting = found[row], runs[0].label, _setting(runs[0])
+        records, label, setting = found[row], runs[0].label, published.settings_of(runs[0])
         if not records:
             lines.append([label, setting, published.NOT_YET, *[""] * 8])
             continue
@@ -35,9 +35,12 @@ def trials(name: str) -> str:
 def conditions(name: str) -> str:
     """Return how a group's trials were judged, how many there are and which failed."""
     group = published.groups()[name]
-    records, done, run = published.read(group.runs), _done(group.runs), group.runs[0]
-    words = f"{len(done)} of {len(group.runs)} trials are there, {run.epochs} epochs each, "
-    words += f"judged on {run.judge:,} training images that none was trained on."
+    records, done = published.read(group.runs), _done(group.runs)
+    epochs = " to ".join(map(str, sorted({min(lengths := [run.epochs for run in group.runs]), max(lengths)})))
+    words = f"{len(done)} of {len(group.runs)} trials are there, {epochs} epochs each, "
+    words += f"judged on {group.runs[0].judge:,} training images that none was trained on."
+    if common := published.common_settings(group):
+        words += f" All with {published.named_settings(common)}."
     if done:
         words += f" GPU: {done[0]['gpu']}; torch {done[0]['versions']['torch']}."
     failed = [record["name"] for record in records if "failed" in record]
@@ -46,12 +49,6 @@ def conditions(name: str) -> str:
 
 def _done(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return [record for record in published.read(runs) if evaluation_of(record, "best", TIER) is not None]
-
-
-def _setting(run: Run) -> str:
-    if run.settings:
-        return ", ".join(f"`{key} {written(value)}`" for key, value in run.settings.items())
-    return f"`{run.recipe}`"
 
 
 def _part(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ def test_every_run_resolves_to_what_it_says(run):
         "data": vars(config.data),
         "optim": vars(config.optim),
         "train": vars(config.train),
+        "eval": vars(config.eval),
     }
     for key, value in run.settings.items():
         section, _, name = key.partition(".")
@@ -39,7 +40,7 @@ def test_the_plan_has_what_was_promised():
     assert sum("autoattack" in run.attacks for runs in batch.values() for run in runs) == 4
     assert all(run.epochs >= 50 for runs in batch.values() for run in runs)
     assert set(rows["cifar10-resnet18-gn"]) == {"AT", "TRADES", "DyART"}
-    assert all(run.epochs >= 30 for run in RUNS if run.recipe.startswith("cifar10") and not run.judge)
+    assert all(run.epochs >= 30 for run in RUNS if run.recipe.startswith("cifar10") and not run.judge and not run.target)
     assert {run.images for run in RUNS if run.group.startswith("cifar10-resnet18")} == {10_000}
     assert {run.images for run in RUNS if run.group == "sensitivity"} == {5_000}
     seeds = [run.seed for run in RUNS if run.group == "cifar10-resnet18-bn"]
@@ -48,12 +49,23 @@ def test_the_plan_has_what_was_promised():
 
 def test_trials_look_at_no_test_image():
     trials = [run for run in RUNS if run.judge]
-    assert {run.group for run in trials} == {"trials"}
+    assert {run.group for run in trials} == {"trials", "fast-trials"}
     assert {run.judge for run in trials} == {run.images for run in trials} == {4096}
     assert all(plan.missing(run, None) == ["train", "margins"] for run in trials)
     assert len({run.label for run in trials} - {"DyART", "AT", "TRADES"}) >= 10
     assert trials[0].label == "DyART", "what the others are compared with"
     assert not trials[0].settings
+
+
+def test_a_target_is_measured_at_its_radius_alone():
+    runs = [run for run in RUNS if run.target]
+    assert {run.images for run in runs} == {10_000}
+    assert len([run for run in runs if not run.settings]) >= 3, "seeds of the recipe as it is"
+    for run in runs:
+        assert plan.missing(run, None) == ["train", "apgd"]
+        assert plan.missing(run, record(run, evaluation([80, 46]))) == []
+    five = record(runs[0], {**evaluation([80, 70, 60, 50, 30, 10]), "wall_seconds": 1e6})
+    assert plan.seconds(runs[1], ["apgd"], [five]) < 200, "an attack at five radii says nothing of one"
 
 
 def test_an_axis_has_the_base_run_where_its_value_is_the_base_s():
@@ -96,7 +108,7 @@ def test_seconds_come_from_runs_of_the_same_kind_where_there_are_any():
     runs = {run.name: run for run in RUNS}
     at, dyart = (runs[f"cifar10-resnet18-bn-{name}-seed1"] for name in ("at", "dyart"))
     assert plan.seconds(at, ["train"]) == plan.START + 50 * (plan.EPOCH + plan.VALIDATION)
-    known = [record(at, evaluation([80, 70]), seconds_per_epoch=3.0, validation_seconds_per_epoch=0.25)]
+    known = [record(at, evaluation([80, 70, 60]), seconds_per_epoch=3.0, validation_seconds_per_epoch=0.25)]
     took = 10_000 * 120 / 400  # by the image
     assert plan.seconds(at, ["train", "apgd"], known) == pytest.approx(plan.START + 50 * 3.25 + took)
     wide = runs["cifar10-wrn28-10-bn-at-seed0"]

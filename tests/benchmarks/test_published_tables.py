@@ -5,11 +5,9 @@ import shutil
 import pytest
 from bench_cases import ROOT, evaluation, module, record
 
-plan, run_records, tables, trials, dynamics, figures = (
-    module(name)
-    for name in ("plan", "run_records", "published_tables", "trial_tables", "dynamics_tables", "docs_figures")
-)
-MAKERS = {**tables.MAKERS, **trials.MAKERS, **dynamics.MAKERS}
+NAMES = ("published_tables", "trial_tables", "target_tables", "dynamics_tables", "docs_figures")
+plan, run_records, tables, trials, targets, dynamics, figures = map(module, ("plan", "run_records", *NAMES))
+MAKERS = {**tables.MAKERS, **trials.MAKERS, **targets.MAKERS, **dynamics.MAKERS}
 BN = "cifar10-resnet18-bn"
 RUNS = {run.name: run for group in plan.load_plan() for run in group.runs}
 
@@ -59,6 +57,29 @@ def test_seeds_are_averaged_with_their_standard_deviation_and_the_best_is_bold(r
     assert at[1:3] == ["1 of 3", "**82.00**"]
     assert at[5] == "45.00"
     assert row(table, "MMA")[1:3] == ["0 of 1", "not run yet"]
+
+
+def test_a_target_that_was_missed_is_told(results):
+    at = evaluation([80, 70, 60, 45.25])
+    one = {key: {"8/255": at[key]["8/255"]} for key in ("robust", "inferred")}
+    short = {**at, **one, "robust": {"8/255": 0.4475}}
+    add(results, "time-to-45-at-3-steps-seed0", {**at, **one}, start_seconds=5.0)
+    add(results, "time-to-45-at-3-steps-seed1", short, start_seconds=5.0)
+    lines = [line for line in targets.seconds("time-to-45").splitlines() if line.startswith("| AT 3 steps |")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [line[2:8] for line in cells[:2]] == [
+        ["0", "80.00", "45.25", "22", "300.0", "5.0"],
+        ["1", "80.00", "44.75 (not reached)", "22", "300.0", "5.0"],
+    ]
+    assert cells[2][3] == "not run yet"
+
+
+def test_settings_that_all_trials_share_are_named_once(results):
+    words, table = trials.conditions("fast-trials"), trials.trials("fast-trials")
+    assert "18 to 26 epochs" in words
+    assert "`train.batch_size 512`" in words
+    assert "batch_size" not in table
+    assert "`method.steps 3`" in table
 
 
 def test_the_paper_s_methods_are_ranked_without_ours(results):

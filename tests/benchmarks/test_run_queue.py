@@ -38,7 +38,7 @@ weights = pathlib.Path(words[words.index("--weights") + 1])
 for place in (weights, pathlib.Path(results)):
     place.mkdir(parents=True, exist_ok=True)
 (weights / f"{name}.safetensors").write_text("weights")
-one = {"checkpoint": "best", "tier": "apgd", "images": 10, "wall_seconds": 1}
+one = {"checkpoint": "best", "tier": "apgd", "images": 10, "robust": {}, "wall_seconds": 1}
 (pathlib.Path(results) / f"{name}.json").write_text(json.dumps(
     {"name": name, "recipe": words[0], "train_seconds": 1, "evaluations": [one, one | {"checkpoint": "last"}]}))
 """
@@ -152,6 +152,15 @@ def test_later_tasks_fill_what_earlier_ones_leave():
 def test_a_choice_that_names_nothing_is_refused(place):
     with pytest.raises(SystemExit, match="the groups are one"):
         call(place, "run", "--only", "two")
+
+
+def test_a_target_is_attacked_at_one_radius_and_nothing_of_the_last_epoch(place):
+    (place / "plan.yaml").write_text(PLAN.replace("    epochs: 4\n", "    epochs: 4\n    target: 0.45\n"))
+    (run, *_) = (run for group in plan.load_plan(place / "plan.yaml") for run in group.runs)
+    words = queue.command(queue.Task(run, ("train", "apgd"), 1.0), place / "work")
+    for name, value in (("--attacks", "apgd"), ("--radii", "8/255"), ("--last", "")):
+        assert words[words.index(name) + 1] == value
+    assert "--judge" not in words
 
 
 def test_a_trial_is_judged_on_images_left_out_and_its_weights_are_not_handed_out(place):

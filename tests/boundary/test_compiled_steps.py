@@ -8,9 +8,13 @@ import torch
 from networks import small_resnet
 
 from dyart.boundary import problem as problem_module
+from dyart.boundary import search as search_module
 from dyart.boundary.problem import Problem
 from dyart.boundary.solvers import fast
 from dyart.boundary.validation import as_bounds
+from dyart.data.loader import Batch
+from dyart.methods.dyart import DyART
+from dyart.methods import dyart as dyart_module
 
 
 @pytest.fixture
@@ -27,7 +31,7 @@ def graphs(monkeypatch):
         return torch.compile(function, backend=note, dynamic=False, fullgraph=True)
 
     torch._dynamo.reset()
-    for module in (fast, problem_module):
+    for module in (fast, problem_module, search_module, dyart_module):
         monkeypatch.setattr(module, "compiled", traced)
     yield made
     torch._dynamo.reset()
@@ -59,3 +63,22 @@ def test_for_p_1_no_step_is_compiled(graphs):
     problem = Problem(model, x, model(x).argmax(dim=1), "l1", "exact", 5.0, *as_bounds((0.0, 1.0), x), compiled=True)
     fast.fast_search(problem, problem.origin, 3)
     assert list(graphs) == ["_score"]
+
+
+@pytest.mark.parametrize("keep", ["conditions", "optimal", "found"])
+@pytest.mark.parametrize("norm", ["linf", "l1"])
+def test_a_whole_step_has_one_graph_more_for_the_points_and_one_for_their_quality(keep, norm, graphs):
+    torch.manual_seed(0)
+    model = small_resnet().eval()
+    x = torch.rand(8, 3, 8, 8)
+    batch = Batch(x, model(x).argmax(dim=1), torch.arange(8), torch.zeros((), dtype=torch.int64))
+    losses = []
+    for compiled in (False, True, True):
+        method = DyART(r0=0.5, lam=10.0, steps=6, keep=keep, norm=norm)
+        method.compiled = compiled
+        loss, metrics = method.loss(model, batch, method.craft(model, batch))
+        losses.append((loss, *(metrics[name] for name in ("used", "optimal", "margin_loss", "margin_q50"))))
+    assert float(losses[0][1]) > 0
+    assert {name: len(graphs[name]) for name in ("_signed", "_judged")} == {"_signed": 1, "_judged": 1}
+    for traced in losses[1:]:
+        torch.testing.assert_close(traced, losses[0], rtol=1e-4, atol=1e-5)

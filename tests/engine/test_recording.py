@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from dyart.attacks.accuracy import correct, resists_pgd
 from dyart.data import draws
+from dyart.data.loader import Batch
 from dyart.engine import capture
 from dyart.engine.run import prepare
 from dyart.engine.steps import Stepper
@@ -41,6 +42,21 @@ def graphs(monkeypatch):
 
     monkeypatch.setattr(capture, "record", record)
     return made
+
+
+@pytest.mark.usefixtures("graphs")
+def test_the_first_call_lets_cudnn_try_its_algorithms():
+    """What it guesses once, it keeps: the graph, which is recorded at the second call, would have it."""
+    seen = []
+
+    def function(batch):
+        seen.append(torch.backends.cudnn.benchmark)
+        return batch.inputs + 1
+
+    captured, key = capture.Captured(function), torch.zeros((), dtype=torch.int64)
+    captured(Batch(torch.zeros(2, 1), torch.zeros(2), torch.zeros(2), key))
+    assert seen == [True]
+    assert not torch.backends.cudnn.benchmark
 
 
 # Steps

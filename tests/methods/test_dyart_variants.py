@@ -84,7 +84,7 @@ def test_relative_weights_do_not_see_how_steep_the_network_is(relative):
         objective = dyart.DyART(**OPTIONS, beta=beta, relative=relative)
         found = objective.search(called, x, y)
         used = found.found & (found.margin < 0.05)
-        factor = objective._scale(found, used, None) if relative else 1.0
+        factor = objective._scale(found, used, found.multiplier(), None) if relative else 1.0
         weights.append(float((factor * margin_weights(found, COST, mask=used)[0].abs())[used].mean()))
     assert weights[1] == pytest.approx(weights[0] if relative else weights[0] / 10, rel=1e-3)
 

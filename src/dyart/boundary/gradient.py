@@ -55,11 +55,16 @@ def margin_loss(
 
 
 def margin_costs(
-    logits: Tensor, found: BoundaryPoints, cost: Cost, box_aware: bool = True, mask: Tensor | None = None
+    logits: Tensor,
+    found: BoundaryPoints,
+    cost: Cost,
+    box_aware: bool = True,
+    mask: Tensor | None = None,
+    multiplier: Tensor | None = None,
 ) -> Tensor:
     """Return h(R) per row, ``[N]``, carrying the margin gradient through ``logits``, the output at the points."""
     value = boundary_value(logits, found.labels, found.boundary, found.beta)
-    weight, used = margin_weights(found, cost, box_aware, mask)
+    weight, used = margin_weights(found, cost, box_aware, mask, multiplier)
     height = torch.where(used, cost(torch.where(used, found.margin, 0.0)), 0.0)
     # Zero in value, grad phi in gradient; a masked row must not bring its NaN along.
     change = torch.where(used, value - value.detach(), 0.0)
@@ -67,10 +72,17 @@ def margin_costs(
 
 
 def margin_weights(
-    found: BoundaryPoints, cost: Cost, box_aware: bool = True, mask: Tensor | None = None
+    found: BoundaryPoints,
+    cost: Cost,
+    box_aware: bool = True,
+    mask: Tensor | None = None,
+    multiplier: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return h'(R) / lambda per row, ``[N]``, detached, and which rows have one; 0 for the others."""
-    slope = found.multiplier(box_aware)
+    """Return h'(R) / lambda per row, ``[N]``, detached, and which rows have one; 0 for the others.
+
+    ``multiplier`` is lambda, where it is known already: ``box_aware`` is its maker's then.
+    """
+    slope = found.multiplier(box_aware) if multiplier is None else multiplier
     used = found.found & (slope > 0)
     if mask is not None:
         used = used & mask

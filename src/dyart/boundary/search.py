@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dyart.boundary import optimality, validation
+from dyart.boundary.kernels import compiled
 from dyart.boundary.margins import BOUNDARIES, Boundary, boundary_value
 from dyart.boundary.memory import Pieces
 from dyart.boundary.model import (
@@ -205,10 +206,8 @@ def assemble(
     signed: bool = False,
 ) -> BoundaryPoints:
     """Turn a solver's flat result into BoundaryPoints, with signed margins and alignments. No model pass, no sync."""
-    shape, inside = problem.inputs.shape, input_value > 0
-    orientation = torch.where(inside, 1.0, -1.0).to(input_value)
-    free = optimality.free_coordinates(best.points, best.gradient, orientation, problem.low, problem.high)
-    alignment = optimality.alignment(best.points - problem.origin, best.gradient, orientation, free, problem.norm)
+    shape = problem.inputs.shape
+    inside, margin, value, alignment = (compiled(_signed) if problem.compiled else _signed)(problem, best, input_value)
     return BoundaryPoints(
         inputs=problem.inputs,
         labels=problem.labels,
@@ -217,18 +216,32 @@ def assemble(
         beta=problem.beta,
         bounds=bounds,
         points=best.points.to(problem.inputs.dtype).reshape(shape),
-        margin=torch.where(best.found, best.distance * orientation, torch.nan),
-        value=torch.where(best.found, best.value, input_value),
+        margin=margin,
+        value=value,
         gradient=best.gradient.reshape(shape),
         correct=correct,
         inside=inside,
         found=best.found,
-        alignment=torch.where(best.found, alignment, torch.nan),
+        alignment=alignment,
         rival=best.rival,
         input_value=input_value,
         cost=cost,
         solver=solver,
         signed=signed,
+    )
+
+
+def _signed(problem: Problem, best: Best, input_value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return who is inside, and signed margin, value and alignment of every point."""
+    inside = input_value > 0
+    orientation = torch.where(inside, 1.0, -1.0).to(input_value)
+    free = optimality.free_coordinates(best.points, best.gradient, orientation, problem.low, problem.high)
+    alignment = optimality.alignment(best.points - problem.origin, best.gradient, orientation, free, problem.norm)
+    return (
+        inside,
+        torch.where(best.found, best.distance * orientation, torch.nan),
+        torch.where(best.found, best.value, input_value),
+        torch.where(best.found, alignment, torch.nan),
     )
 
 

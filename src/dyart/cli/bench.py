@@ -137,16 +137,16 @@ def _measured(
     precision = "bf16" if options.gpu else "fp32"
     words = ["--train.device", device.type, "--train.batch_size", str(batch), "--train.precision", precision]
     searched = options.search_steps or (SEARCH_STEPS if options.gpu else None)
-    counts, steps, peaks, first, search_steps = {}, {}, {}, {}, {}
+    settings, steps, peaks, first, search_steps = {}, {}, {}, {}, {}
     for method in options.methods:
         recipe = f"{family}-{network}-{method}"
         print(f"{recipe}, batch {batch}: getting ready", file=sys.stderr)
         own = list(words)
         if method.startswith("dyart"):
             own += ["--method.retire", "false", *(["--method.steps", str(searched)] if searched else [])]
-        counts[method] = operations(ready(recipe, [*own, "--train.compile", "off"], data))
         if options.gpu:
             torch.cuda.reset_peak_memory_stats(device)
+        settings[method] = recipe, own
         training = ready(recipe, [*own, "--train.compile", "on" if options.gpu else "off"], data)
         search_steps[method] = training.config.method.get("steps") if method.startswith("dyart") else None
         steps[method] = step_of(training)
@@ -156,7 +156,9 @@ def _measured(
         peaks[method] = torch.cuda.max_memory_allocated(device) / 2**20 if options.gpu else None
     times = in_turn(steps, device, options.rounds)
     records = []
-    for method, (work, forward) in counts.items():
+    for method, (recipe, own) in settings.items():
+        # Last: of shapes that have run uncompiled, cuDNN would try out nothing more.
+        work, forward = operations(ready(recipe, [*own, "--train.compile", "off"], data))
         ms = statistics.median(times[method])
         low, high = (statistics.quantiles(times[method], n=10)[place] for place in (0, -1))
         record = {

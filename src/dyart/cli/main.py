@@ -54,8 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.rest = rest
 
     def work() -> int:
+        from dyart.engine.allocation import keep_freed_memory
         from dyart.engine.ending import ending
 
+        keep_freed_memory()
         with ending():
             return int(options.run(options) or 0)
 

@@ -62,7 +62,8 @@ class Captured(Generic[Result]):
         """
         if self.idle or not self.begun:
             self.begun = True
-            result = self.function(batch)
+            with fastest_convolutions():
+                result = self.function(batch)
             self.idle = result is None  # a function that returns nothing has nothing to record
             return result
         if self.graph is None:
@@ -117,7 +118,10 @@ def record(function: Callable[[], Result], pool: Pool | None = None) -> tuple[to
 
 @contextmanager
 def fastest_convolutions() -> Iterator[None]:
-    """Let cuDNN try its algorithms out for every new shape instead of guessing: a graph has one and runs often."""
+    """Let cuDNN try its algorithms out for every new shape instead of guessing: a graph has one and runs often.
+
+    From the first call on: what it has once guessed for a shape, it keeps.
+    """
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:

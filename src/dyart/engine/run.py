@@ -78,6 +78,9 @@ def train(
             _lock(folder, stack)
         changes = _changes(folder, config) if resume else {}
         training = prepare(config, folder, [*callbacks, Advice()], data, fabric)
+        name = training.method.name
+        if training.method.needs_burn_in and not (config.train.burn_in or config.train.burn_in_from):
+            fabric.print(f"{name} begins with an untrained network, which has hardly any margins: set train.burn_in")
         # A run that ended before its first checkpoint is resumed from the beginning.
         resumed = resume and training.resume()
         if resumed:
@@ -124,8 +127,6 @@ def prepare(
     if reason:
         fabric.print(reason)
     method = make_method(config)
-    if method.needs_burn_in and not (config.train.burn_in or config.train.burn_in_from):
-        fabric.print(f"{method.name} begins with an untrained network, which has hardly any margins: set train.burn_in")
     return Training(config, data, model, method, fabric, _loader(config, data, fabric), folder, callbacks, compile_)
 
 

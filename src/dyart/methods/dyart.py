@@ -16,6 +16,7 @@ from dyart.attacks.kl import kl_divergence
 from dyart.boundary import validation
 from dyart.boundary.cost import Cost, ExponentialCost, check_cost
 from dyart.boundary.gradient import margin_costs, margin_weights
+from dyart.boundary.kernels import compiled
 from dyart.boundary.margins import BOUNDARIES, Boundary, boundary_value
 from dyart.boundary.model import Model, evaluation_mode, logits_of, unchanged
 from dyart.boundary.norms import NORMS, Norm, flat
@@ -245,13 +246,18 @@ class DyART(Method[BoundaryPoints]):
         """
         if self.ways is not None:
             self.ways.keep(batch, crafted.points - crafted.inputs, crafted.found)
-        used = self._kept(crafted) & (crafted.margin < self.r0)
+        judge = compiled(_judged) if self.compiled else _judged
+        kept, optimal, multiplier = judge(crafted, self.keep, self.box_aware)
+        used = kept & (crafted.margin < self.r0)
         at_points, at_inputs = self._logits(model, crafted, batch.inputs)
         clean = classification_loss(at_inputs, batch)
-        margin = margin_costs(at_points, crafted, self.cost, self.box_aware, used).sum() / len(batch)
-        metrics = self._metrics(crafted, used, at_points.detach(), at_inputs.detach(), batch.shard)
+        costs = margin_costs(at_points, crafted, self.cost, mask=used, multiplier=multiplier)
+        margin = costs.sum() / len(batch)
+        shares = {"inside": crafted.inside, "found": crafted.found, "optimal": optimal, "used": used}
+        metrics = self._metrics(crafted, shares, at_points.detach(), at_inputs.detach(), batch.shard)
         metrics |= {"clean_loss": clean.detach(), "margin_loss": margin.detach()}
-        loss = clean + self.lam * (self._scale(crafted, used, batch.shard) * margin if self.relative else margin)
+        scale = self._scale(crafted, used, multiplier, batch.shard) if self.relative else 1.0
+        loss = clean + self.lam * scale * margin
         if self.kl:
             divergence = torch.where(used, kl_divergence(at_inputs, at_points), 0.0).sum() / len(batch)
             metrics["kl"] = divergence.detach()
@@ -263,9 +269,9 @@ class DyART(Method[BoundaryPoints]):
             metrics["search_steps"] = torch.full((), float(self.steps), device=margin.device)
         return loss, metrics
 
-    def _scale(self, points: BoundaryPoints, used: Tensor, shard: Shard | None) -> Tensor:
+    def _scale(self, points: BoundaryPoints, used: Tensor, multiplier: Tensor, shard: Shard | None) -> Tensor:
         """Return one over the mean weight of the used points of the whole batch; 0 where there are none."""
-        weights, weighed = margin_weights(points, self.cost, self.box_aware, used)
+        weights, weighed = margin_weights(points, self.cost, mask=used, multiplier=multiplier)
         total, count = gathered(weights.abs(), shard).sum(), gathered(weighed.to(weights), shard).sum()
         return torch.where(total > 0, count / torch.where(total > 0, total, 1.0), 0.0)
 
@@ -283,14 +289,6 @@ class DyART(Method[BoundaryPoints]):
         validation.check_logits(logits, len(inputs))
         validation.check_label_range(labels, logits.shape[1])
 
-    def _kept(self, points: BoundaryPoints) -> Tensor:
-        if self.keep == "found":
-            return points.found
-        if self.keep == "optimal":
-            return points.optimal
-        conditions = points.conditions
-        return conditions.a & conditions.b
-
     def _logits(self, model: Model, points: BoundaryPoints, inputs: Tensor) -> tuple[Tensor, Tensor]:
         if self.statistics == "running":
             # In this order: the backward pass of the points reads the statistics, which the other pass changes.
@@ -303,18 +301,35 @@ class DyART(Method[BoundaryPoints]):
         return both[: len(inputs)], both[len(inputs) :]
 
     def _metrics(
-        self, points: BoundaryPoints, used: Tensor, at_points: Tensor, at_inputs: Tensor, shard: Shard | None
+        self,
+        points: BoundaryPoints,
+        shares: dict[str, Tensor],
+        at_points: Tensor,
+        at_inputs: Tensor,
+        shard: Shard | None,
     ) -> Metrics:
-        shares = {"inside": points.inside, "found": points.found, "optimal": points.optimal, "used": used}
         metrics = {name: rows.float().mean() for name, rows in shares.items()}
         metrics["accuracy"] = accuracy(at_inputs, points.labels)
         margins = points.margin
         if self.retire:
             margins = torch.where(points.inside & ~points.found, self.r0, margins)
         margins = gathered(margins, shard)
-        for percent in QUANTILES:
-            metrics[f"margin_q{percent}"] = torch.nanquantile(margins, percent / 100)
+        wanted = torch.stack([margins.new_full((), percent / 100) for percent in QUANTILES])
+        quantiles = torch.nanquantile(margins, wanted).unbind()
+        metrics |= {f"margin_q{percent}": value for percent, value in zip(QUANTILES, quantiles, strict=True)}
+        used = shares["used"]
         shift = boundary_value(at_points, points.labels, self.boundary, self.beta) - points.value
         shift, used = gathered(torch.where(used, shift, 0.0), shard), gathered(used, shard)
         metrics["phi_shift"] = shift.sum() / used.sum().clamp(min=1)
         return metrics
+
+
+def _judged(points: BoundaryPoints, keep: Keep, box_aware: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return which points are to take part, which are locally optimal, and the multiplier of every one."""
+    optimal = points.optimal
+    if keep == "conditions":
+        conditions = points.conditions
+        kept = conditions.a & conditions.b
+    else:
+        kept = optimal if keep == "optimal" else points.found
+    return kept, optimal, points.multiplier(box_aware)

@@ -1,0 +1,54 @@
+"""Memory that a process keeps: asked for where it can be, and not over the user's own settings."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dyart.engine import allocation
+
+LINUX = sys.platform.startswith("linux")
+# Page faults of a tensor's work that comes again and again, after a warm-up.
+FAULTS = """
+import resource, torch
+from dyart.engine.allocation import keep_freed_memory
+if {kept}:
+    assert keep_freed_memory()
+x = torch.rand(200_000)
+for _ in range(5):
+    y = [x + 1 for _ in range(8)]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    y = [x + 1 for _ in range(8)]
+    del y
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(not LINUX, reason="a setting of Linux's C library")
+def test_memory_that_is_freed_and_asked_for_again_is_not_paged_in_anew():
+    kept, plain = (
+        int(subprocess.run([sys.executable, "-c", FAULTS.format(kept=on)], capture_output=True, check=True).stdout)
+        for on in (True, False)
+    )
+    assert plain > 10_000, "this C library keeps freed memory by itself"
+    assert kept < plain / 20
+
+
+@pytest.mark.parametrize("name", allocation.OWN)
+def test_settings_of_the_user_stay(name, monkeypatch):
+    monkeypatch.setenv(name, "1")
+    monkeypatch.setattr(allocation.ctypes, "CDLL", pytest.fail)
+    assert not allocation.keep_freed_memory()
+
+
+@pytest.mark.parametrize(("platform", "error"), [("darwin", None), ("linux", OSError), ("linux", AttributeError)])
+def test_another_c_library_is_left_alone(platform, error, monkeypatch):
+    def library(name):
+        raise error or AssertionError("not asked for elsewhere")
+
+    for name in allocation.OWN:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(allocation.sys, "platform", platform)
+    monkeypatch.setattr(allocation.ctypes, "CDLL", library)
+    assert not allocation.keep_freed_memory()
