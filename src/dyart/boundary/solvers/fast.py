@@ -218,7 +218,7 @@ def _same(problem: Problem, now: Evaluation, aim: Tensor) -> Tensor:
 def _average(past: Tensor, gradient: Tensor, same: Tensor, memory: float | Tensor) -> Tensor:
     """Return the running average where the function followed is the ``same``; gradients that overflowed are left."""
     keep = (memory * (same & _finite(past)))[:, None]
-    return gradient + keep * (torch.nan_to_num(past, nan=0.0, posinf=0.0, neginf=0.0) - gradient)
+    return torch.lerp(gradient, torch.nan_to_num(past, nan=0.0, posinf=0.0, neginf=0.0), keep.to(gradient.dtype))
 
 
 def _as_steep(normal: Tensor, gradient: Tensor, power: float) -> Tensor:
@@ -244,7 +244,7 @@ def _advance(problem: Problem, x: Tensor, now: Evaluation, normal: Tensor, setti
         near, far = (norm_of(way, problem.norm) for way in ways)
         share = (near / torch.where(near + far > 0, near + far, 1.0))[:, None]
         from_base, from_origin = starts + ways
-        moved = (1 - share) * from_base + share * from_origin
+        moved = torch.lerp(from_base, from_origin, share)
     # A gradient that overflowed says nothing: start again from the input.
     usable = _finite(moved) & _finite(now.gradient)
     return problem.into_box(torch.where(usable[:, None], moved, origin))
