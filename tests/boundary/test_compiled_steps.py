@@ -13,8 +13,8 @@ from dyart.boundary.problem import Problem
 from dyart.boundary.solvers import fast
 from dyart.boundary.validation import as_bounds
 from dyart.data.loader import Batch
-from dyart.methods.dyart import DyART
 from dyart.methods import dyart as dyart_module
+from dyart.methods.dyart import DyART
 
 
 @pytest.fixture

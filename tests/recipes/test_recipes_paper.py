@@ -134,7 +134,7 @@ def test_a_name_follows_the_scheme(name):
     stem = f"{config.data.name}-{config.model.name}{group}-{config.method['name']}"
     assert name.startswith(stem)
     rest = name.removeprefix(stem)
-    if rest not in ("", "-extra"):
+    if rest not in ("", "-extra", "-fast"):
         alpha, r0, lam = dyart_values(config)
         assert rest == f"-a{alpha:g}-r{r0.removesuffix('/255')}-l{lam:g}"
     assert config.recipe == name

@@ -78,9 +78,6 @@ def train(
             _lock(folder, stack)
         changes = _changes(folder, config) if resume else {}
         training = prepare(config, folder, [*callbacks, Advice()], data, fabric)
-        name = training.method.name
-        if training.method.needs_burn_in and not (config.train.burn_in or config.train.burn_in_from):
-            fabric.print(f"{name} begins with an untrained network, which has hardly any margins: set train.burn_in")
         # A run that ended before its first checkpoint is resumed from the beginning.
         resumed = resume and training.resume()
         if resumed:
@@ -94,6 +91,11 @@ def train(
             _lock(folder, stack)
             _check_folder(folder, resume)  # another process may have been quicker
         _claim(folder, training, changes)
+        method = training.method
+        if method.needs_burn_in and not (resumed or config.train.burn_in or config.train.burn_in_from):
+            fabric.print(
+                f"{method.name} begins with an untrained network, which has hardly any margins: set train.burn_in"
+            )
         return training.run()
 
 
