@@ -427,6 +427,19 @@ def test_an_unreadable_folder_is_named(tmp_path, monkeypatch):
         closed.chmod(0o755)
 
 
+def test_a_file_that_is_no_archive_is_not_offered_to_pickle(tmp_path):
+    (tmp_path / "mine.npz").write_text("hello")
+    with pytest.raises(DataError, match=r"mine\.npz is no \.npz archive") as error:
+        load(str(tmp_path / "mine.npz"))
+    assert "pickle" not in str(error.value)
+
+
+def test_too_few_images_for_a_test_part(tmp_path):
+    np.savez(tmp_path / "mine.npz", images=np.zeros((5, 8, 8, 1), np.uint8), labels=np.arange(5))
+    with pytest.raises(DataError, match=r"5 examples of 5 classes are too few to draw a test part from; give test_im"):
+        load(str(tmp_path / "mine.npz"))
+
+
 def test_a_folder_without_data_says_what_was_expected(tmp_path):
     with pytest.raises(DataError, match=r"holds no data set; known are an .npz"):
         load(str(tmp_path))

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -73,6 +74,42 @@ def test_a_run_is_not_resumed_to_fewer_epochs_than_it_has(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
     assert train(make_config(tmp_path, train_epochs=3), resume=True).taken == 0
     assert train(make_config(tmp_path, train_epochs=4), resume=True).taken > 0
+
+
+def test_epochs_are_compared_anew_where_the_attack_is_another(tmp_path, capsys):
+    """Any accuracy at a smaller radius would be better than those before, and none at a larger one."""
+    train(make_config(tmp_path, train_epochs=2, eval_radius=1e-4))
+    capsys.readouterr()
+    training = train(make_config(tmp_path, train_epochs=3, eval_radius=0.3), resume=True)
+    assert training.best_epoch == 3
+    assert "eval.radius changed: epoch" in capsys.readouterr().out
+    again = train(make_config(tmp_path, train_epochs=4, eval_radius=0.3, optim_lr=0.01), resume=True)
+    assert again.best_epoch in (3, 4)
+    assert "changed: epoch" not in capsys.readouterr().out
+
+
+def test_a_set_without_a_hold_out_trains_and_its_last_epoch_counts(tmp_path, capsys):
+    whole = load("fashion-mini")
+    data = replace(whole, holdout=whole.holdout[:0])
+    training = train(make_config(tmp_path, train_epochs=2, eval_train_examples=5), data=data)
+    assert "no epoch is validated, and the last one counts" in capsys.readouterr().out
+    assert training.best_epoch == -1
+    records = [record for record in training.history if record["kind"] == "epoch"]
+    assert not any("val_clean" in record for record in records)
+    assert all("train_clean" in record for record in records)
+    last = averaged_weights(tmp_path, "last")
+    assert all(torch.equal(last[name], tensor) for name, tensor in averaged_weights(tmp_path).items())
+
+
+def test_a_burn_in_that_is_missing_is_told_by_a_training_and_not_by_what_prepares_one(tmp_path, capsys):
+    words, method = "begins with an untrained network", {"name": "dyart", "steps": 2}
+    config = make_config(tmp_path, method=method, train_epochs=1, train_burn_in=0)
+    prepare(config)
+    assert words not in capsys.readouterr().out
+    train(config)
+    assert words in capsys.readouterr().out
+    train(make_config(tmp_path, method=method, train_epochs=2, train_burn_in=0), resume=True)
+    assert words not in capsys.readouterr().out
 
 
 def test_nothing_to_resume(tmp_path):

@@ -37,6 +37,18 @@ def test_overrides_of_every_kind_of_value():
     assert config.method["r0"] == 0.1
 
 
+@pytest.mark.parametrize("name", ["123", "007", "2026-11-16", "1e3", "on", "[a", "{x}"])
+def test_names_and_places_are_as_they_are_written(name):
+    config = resolve(DYART, ["--out", name, f"--data.name={name}", "--note", name])
+    assert (config.out, config.data.name, config.note) == (name, name, name)
+
+
+@pytest.mark.parametrize("word", ["null", "~"])
+def test_no_place_at_all(word):
+    assert resolve(DYART, ["--out", "somewhere", "--out", word]).out is None
+    assert "data.name needs a value" in refused("--data.name", word)
+
+
 def test_a_fraction_is_the_float_nearest_to_it():
     config = resolve(DYART, ["--eval.radii", "[1/3, 8/255]"])
     assert config.eval.radii == [1 / 3, 8 / 255]

@@ -1,5 +1,6 @@
 """A user's own arrays: an .npz file, or .npy files in a folder; checked as strictly as they are described."""
 
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,8 @@ def read_user(path: Path, progress: Progress | None = None) -> Raw:
 
 
 def _npz(path: Path) -> dict[str, Array]:
+    if not zipfile.is_zipfile(path):  # numpy would take it for a pickle, and say how to run that
+        raise DataError(f"{path} is no .npz archive, as numpy.savez writes it: truncated, altered or something else")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
@@ -93,6 +96,11 @@ def _from_arrays(arrays: Mapping[str, Array], where: str) -> Raw:
         )
     train_labels, _, classes = _numbered(train_labels, train_labels[:0], names, where)
     chosen = draw_test(train_labels)
+    if not chosen.any():
+        raise DataError(
+            f"{where}: {len(train_labels)} examples of {len(classes)} classes are too few to draw a test part from; "
+            "give test_images and test_labels"
+        )
     notes += (no_test_note(chosen),)
     images, labels, rest = train_images, train_labels, ~chosen
     parts = images[rest], labels[rest], images[chosen], labels[chosen]

@@ -262,11 +262,12 @@ class Training:
         record |= self.means.means()
         last = done in (phase.first + phase.epochs, self.epochs) or self._patience_lost()
         better = False
-        if last or done % self.config.eval.every == 0:
+        measuring = last or done % self.config.eval.every == 0
+        if measuring and self.tracking is not None:
+            record |= {f"train_{name}": value for name, value in self.tracking().items()}
+        if measuring and len(self.data.holdout):
             measured = self.validation()
             record |= {f"val_{name}": value for name, value in measured.items()}
-            if self.tracking is not None:
-                record |= {f"train_{name}": value for name, value in self.tracking().items()}
             rank = phase.method.rank(measured["clean"], measured["robust"])
             better = phase.name == "train" and rank > self.best
             if better:

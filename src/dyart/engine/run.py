@@ -38,6 +38,8 @@ CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
 PACKAGES = ("dyart", "torch", "numpy", "lightning-fabric", "lightning", "safetensors")
 # Of a resumed run these stay: with others, its steps or weights would mean something else.
 STAY = ("seed", "data.", "model.", "method.name", "train.batch_size", "train.accumulate", "train.burn_in")
+# By these, epochs are compared.
+JUDGED = ("eval.radius", "eval.steps", "eval.norm")
 # Of these, some are about the machine alone.
 MOVABLE = {"data.root", "data.residency"}
 
@@ -82,6 +84,7 @@ def train(
         resumed = resume and training.resume()
         if resumed:
             _check_epochs(folder, training)
+            _compare_anew(training, changes)
         elif config.train.burn_in_from is not None:
             training.begin_from(averaged_weights(Path(config.train.burn_in_from)))
         if not fabric.is_global_zero:
@@ -91,6 +94,8 @@ def train(
             _lock(folder, stack)
             _check_folder(folder, resume)  # another process may have been quicker
         _claim(folder, training, changes)
+        if not len(training.data.holdout):
+            fabric.print("no class has a second image to hold out: no epoch is validated, and the last one counts")
         method = training.method
         if method.needs_burn_in and not (resumed or config.train.burn_in or config.train.burn_in_from):
             fabric.print(
@@ -320,6 +325,16 @@ def _changes(folder: Path, config: Config) -> dict[str, tuple[Any, Any]]:
         words = ", ".join(f"{key} {old} (now {new})" for key, (old, new) in sorted(fixed.items()))
         raise RunError(f"{folder} was begun with {words}: resume it as it was, or begin another with --out")
     return changed
+
+
+def _compare_anew(training: Training, changes: dict[str, tuple[Any, Any]]) -> None:
+    """Forget the best epoch where epochs were compared by another attack: its figure says nothing beside new ones."""
+    changed = [key for key in JUDGED if key in changes]
+    if changed and training.best_epoch >= 0:
+        was, training.best, training.best_epoch = training.best_epoch, (-1.0, -1.0), -1
+        training.fabric.print(
+            f"{' and '.join(changed)} changed: epoch {was} is the best no longer, the next counts"
+        )
 
 
 def _check_epochs(folder: Path, training: Training) -> None:

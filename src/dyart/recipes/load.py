@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
@@ -205,6 +206,8 @@ def _from_arguments(arguments: Sequence[str]) -> Tree:
     import yaml
 
     tree: Tree = {}
+    # Names and places are as they are written, also 123 or 2026-01-31, in which YAML sees a number and a day.
+    texts = {key for key, kind in keys(Config().method["name"]).items() if kind in (str, str | None)}
     waiting = list(arguments)
     while waiting:
         word = waiting.pop(0)
@@ -215,11 +218,10 @@ def _from_arguments(arguments: Sequence[str]) -> Tree:
             if not waiting or (waiting[0].startswith("--") and len(waiting[0]) > 2):
                 raise RecipeError(f"--{key} needs a value: --{key} VALUE")
             value = waiting.pop(0)
-        try:
-            parsed = yaml.safe_load(value)
-        except yaml.YAMLError:
-            parsed = value
-        branch = parsed
+        branch: Any = value
+        if key not in texts or value in ("null", "~"):
+            with suppress(yaml.YAMLError):
+                branch = yaml.safe_load(value)
         for part in reversed(key.split(".")):
             branch = {part: branch}
         tree = _joined(tree, branch)  # in any order: a method's name and its settings belong together
