@@ -332,9 +332,7 @@ def _compare_anew(training: Training, changes: dict[str, tuple[Any, Any]]) -> No
     changed = [key for key in JUDGED if key in changes]
     if changed and training.best_epoch >= 0:
         was, training.best, training.best_epoch = training.best_epoch, (-1.0, -1.0), -1
-        training.fabric.print(
-            f"{' and '.join(changed)} changed: epoch {was} is the best no longer, the next counts"
-        )
+        training.fabric.print(f"{' and '.join(changed)} changed: epoch {was} is the best no longer, the next counts")
 
 
 def _check_epochs(folder: Path, training: Training) -> None:
