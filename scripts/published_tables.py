@@ -31,6 +31,7 @@ RADII = ("2/255", "4/255", "8/255", "12/255", "16/255")
 COLUMNS = (CLEAN, *RADII)
 OWN = ("DyART-AWP", "natural")  # not among the paper's robust methods
 NOT_YET = "not run yet"
+PAPERS = "the paper"
 # What the paper says of a larger (of r0: a smaller) value, by column: its appendix, "Hyperparameter Sensitivity".
 DIRECTIONS: dict[str, tuple[bool, dict[str, int]]] = {
     "method.alpha": (True, {CLEAN: 1, "2/255": 1, "4/255": 1, "12/255": -1, "16/255": -1}),
@@ -44,6 +45,12 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def grid_of_runs(what: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of runs, those that are missing among them; one line while all are."""
+    here = [row for row in rows if not row[1].startswith(PAPERS)]
+    return f"\n{what}: {NOT_YET}.\n" if all(NOT_YET in row for row in here) else grid(head, rows)
 
 
 @cache
@@ -93,7 +100,7 @@ def methods(name: str) -> str:
         seeds = str(len(records)) if len(records) == len(runs) else f"{len(records)} of {len(runs)}"
         lines.append([runs[0].label, seeds, *accuracies, last, *_effort(records), links(records)])
     head = ["", "seeds", "clean, %", *RADII, "8/255, last", "epochs", "s per epoch", "training, s", "JSON"]
-    return grid(head, lines)
+    return grid_of_runs("Accuracies", head, lines)
 
 
 def _best(found: Records, column: str) -> str | None:
@@ -216,7 +223,7 @@ def tiers(name: str) -> str:
         shown = [_tier_cell(quick, whole, radius) for radius in RADII]
         first = [f"{run.label}, seed {run.seed}", f"{100 * whole[CLEAN]:.2f}"]
         lines.append([*first, *shown, f"{whole['wall_seconds']:.0f}"])
-    return grid(["AutoAttack, % (minus apgd)", "clean", *RADII, "s"], lines)
+    return grid_of_runs("AutoAttack", ["AutoAttack, % (minus apgd)", "clean", *RADII, "s"], lines)
 
 
 def _tier_cell(quick: Mapping[str, Any], whole: Mapping[str, Any], radius: str) -> str:
@@ -243,8 +250,8 @@ def beside_paper(name: str) -> str:
         records = records_of(runs)
         ours = [cell(values_of(records, column)) for column in COLUMNS] if records else [NOT_YET, *[""] * len(RADII)]
         theirs = [_published(numbers[paper, column]) for column in COLUMNS]
-        lines += [[runs[0].label, "here", *ours], ["", f"the paper, {_network(table)}", *theirs]]
-    return grid(["", "", "clean, %", *RADII], lines)
+        lines += [[runs[0].label, "here", *ours], ["", f"{PAPERS}, {_network(table)}", *theirs]]
+    return grid_of_runs("Our runs", ["", "", "clean, %", *RADII], lines)
 
 
 def _published(line: Mapping[str, str]) -> str:
@@ -273,7 +280,7 @@ def axis(key: str) -> str:
         times = [f"{100 * held_out:.1f}", _effort(records)[1]]
         lines.append([shown, *accuracies, *times, links(records)])
     head = [f"`{key}`", "clean, %", *RADII, "hold-out, PGD-20", "s per epoch", "JSON, seed"]
-    return grid(head, lines)
+    return grid_of_runs("Runs along this setting", head, lines)
 
 
 def directions() -> str:
@@ -288,7 +295,7 @@ def directions() -> str:
             lines.append([title, NOT_YET, *[""] * (len(COLUMNS) - 1)])
             continue
         lines.append([title, *(_verdict(difference(first, second, c), expected.get(c, 0)) for c in COLUMNS)])
-    return grid(["points", "clean", *RADII], lines)
+    return grid_of_runs("Differences", ["points", "clean", *RADII], lines)
 
 
 def _verdict(found: Difference, expected: int) -> str:

@@ -29,7 +29,7 @@ def trials(name: str) -> str:
         effort = f"{records[0]['seconds_per_epoch']:.1f}"
         lines.append([label, setting, *shares, against, effort, published.links(records)])
     head = ["", "settings", "clean, %", *published.RADII, f"{COMPARED}, minus the first", "s per epoch", "JSON, seed"]
-    return published.grid(head, lines)
+    return published.grid_of_runs("Trials", head, lines)
 
 
 def conditions(name: str) -> str:
