@@ -85,14 +85,14 @@ class Watch(Callback):
     def __init__(self, method: DyART) -> None:
         self.method, self.epochs = method, list[dict[str, float]]()
         self.known: dict[int, dict[str, float]] = {}
-        self.craft, self.loss, self.kept = method.craft, method.loss, method._kept
-        method.craft, method.loss, method._kept = self._craft, self._loss, self._kept  # type: ignore[method-assign]
+        self.craft, self.loss = method.craft, method.loss
+        method.craft, method.loss = self._craft, self._loss  # type: ignore[method-assign]
         self.tally: Tensor | None = None
         self._begin()
 
     def end(self) -> None:
         """Leave the method as it was."""
-        for name in ("craft", "loss", "_kept"):
+        for name in ("craft", "loss"):
             delattr(self.method, name)
 
     def on_record(self, training: Training, record: Record) -> None:
@@ -118,14 +118,11 @@ class Watch(Callback):
         return self.craft(self.search.around(model, batch), batch)
 
     def _loss(self, model: Model, batch: Batch, crafted: BoundaryPoints) -> tuple[Tensor, Metrics]:
-        return self.loss(self.update.around(model, batch), batch, crafted)
-
-    def _kept(self, points: BoundaryPoints) -> Tensor:
         if self.tally is None:
-            self.tally = torch.zeros(4, dtype=torch.float64, device=points.found.device)
-        kept, near = self.kept(points), points.margin < self.method.r0
-        self.tally += torch.stack([rows.sum() for rows in (kept & near, near, points.found, points.inside)])
-        return kept
+            self.tally = torch.zeros(4, dtype=torch.float64, device=crafted.found.device)
+        kept, near = self.method.kept(crafted), crafted.margin < self.method.r0
+        self.tally += torch.stack([rows.sum() for rows in (kept & near, near, crafted.found, crafted.inside)])
+        return self.loss(self.update.around(model, batch), batch, crafted)
 
 
 def trained(variant: str, seed: int, options: argparse.Namespace) -> tuple[dict[str, Any], Training]:

@@ -4,7 +4,7 @@ import json
 import re
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -209,12 +209,11 @@ def _size(recipe: str) -> str:
 
 
 def _epoch(run: Run, known: list[Mapping[str, Any]]) -> float:
+    own = _kind(_settings(run))
     alike = [
         record["seconds_per_epoch"] + record.get("validation_seconds_per_epoch", 0.0)
         for record in known
-        if "seconds_per_epoch" in record
-        and (record["recipe"], record["settings"]["train"]["precision"]) == (run.recipe, _precision(run))
-        and record["settings"]["method"].get("steps") == run.settings.get("method.steps", _steps(record))
+        if "seconds_per_epoch" in record and record.get("together", 1) == 1 and _kind(record["settings"]) == own
     ]
     if alike:
         return statistics.median(alike)
@@ -228,12 +227,23 @@ def _epoch(run: Run, known: list[Mapping[str, Any]]) -> float:
     return SIZES[_size(run.recipe)][0] * (VALIDATION + EPOCH * factor)
 
 
+def _settings(run: Run) -> dict[str, Any]:
+    """Return the settings that a run resolves to."""
+    from dyart.recipes import resolve
+
+    recipe, *given = words(run)
+    return asdict(resolve(recipe, given))
+
+
+def _kind(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what the time of an epoch depends on, beside data and network."""
+    method, train = settings["method"], settings["train"]
+    normalization = settings["model"]["normalization"]
+    return method["name"], method.get("steps"), normalization, train["batch_size"], train["precision"]
+
+
 def _precision(run: Run) -> str:
     return str(run.settings.get("train.precision", "bf16"))
-
-
-def _steps(record: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    return record["settings"]["method"].get("steps")
 
 
 def _attack(run: Run, stage: str, known: list[Mapping[str, Any]]) -> float:

@@ -109,7 +109,12 @@ def chosen(runs: Sequence[Run], only: Sequence[str]) -> list[Run]:
         if not any(word == run.group or word in run.name for run in runs):
             names = ", ".join(dict.fromkeys(run.group for run in runs))
             raise SystemExit(f"--only {word}: no group and no run of that name; the groups are {names}")
-    return [run for run in runs if not only or any(word == run.group or word in run.name for word in only)]
+    groups = {run.group for run in runs}
+
+    def named(run: Run, word: str) -> bool:
+        return word == run.group if word in groups else word in run.name
+
+    return [run for run in runs if not only or any(named(run, word) for word in only)]
 
 
 def fitting(waiting: Sequence[Task], seconds: float) -> list[Task]:
@@ -165,10 +170,14 @@ class Queue:
         return self.ended
 
     def _next(self, waiting: list[Task]) -> Task | None:
-        """Return the first that is worth beginning in the time that is left."""
+        """Return the first that is worth beginning in the time that is left; one that is timed runs alone."""
         left = self.end - self.clock() - RESERVE - GRACE
         needs = [(task, task.seconds if self.whole else min(task.seconds, WORTH)) for task in waiting]
-        return next((task for task, needed in needs if needed <= left), None)
+        found = next((task for task, needed in needs if needed <= left), None)
+        running = [job.task.run for job in self.jobs]
+        if found is None or not running or not (found.run.target or any(run.target for run in running)):
+            return found
+        return None
 
     def _bring(self, task: Task) -> None:
         """Take over what was trained elsewhere, if there is nothing of it here."""
@@ -186,7 +195,8 @@ class Queue:
         self._bring(task)
         folder = self.work / "logs"
         folder.mkdir(parents=True, exist_ok=True)
-        words = command(task, self.work, ["--together", str(self.parallel), *self.more])
+        together = 1 if task.run.target else self.parallel
+        words = command(task, self.work, ["--together", str(together), *self.more])
         with (folder / f"{task.run.name}.txt").open("ab") as log:
             process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=self.environment)
         self.jobs.append(Job(task, process, self.clock()))

@@ -93,7 +93,7 @@ def training_record(training: Training, wall: float, options: argparse.Namespace
         "train_seconds": sum(record["train_seconds"] for record in epochs), "wall_seconds": wall,
         "start_seconds": start_up(epochs),
         "seconds_per_epoch": float(np.median([record["train_seconds"] for record in trained])),
-        "validation_seconds_per_epoch": float(np.median([record["validation_seconds"] for record in trained])),
+        "validation_seconds_per_epoch": float(np.mean([record["validation_seconds"] for record in trained])),
         "gpu": facts["device"], "versions": facts["versions"], "commit": facts["commit"], "runs": 1,
         "together": options.together, "judge": options.judge,
         "best_epoch": training.best_epoch,

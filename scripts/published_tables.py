@@ -98,7 +98,7 @@ def methods(name: str) -> str:
         accuracies = [cell(values_of(records, column), row == best[column]) for column in COLUMNS]
         last = cell(values_of(records, "8/255", which="last"))
         seeds = str(len(records)) if len(records) == len(runs) else f"{len(records)} of {len(runs)}"
-        lines.append([runs[0].label, seeds, *accuracies, last, *_effort(records), links(records)])
+        lines.append([runs[0].label, seeds, *accuracies, last, *effort(records), links(records)])
     head = ["", "seeds", "clean, %", *RADII, "8/255, last", "epochs", "s per epoch", "training, s", "JSON"]
     return grid_of_runs("Accuracies", head, lines)
 
@@ -108,7 +108,8 @@ def _best(found: Records, column: str) -> str | None:
     return max(means, key=means.__getitem__) if len(means) > 1 else None
 
 
-def _effort(records: Sequence[Mapping[str, Any]]) -> list[str]:
+def effort(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return epochs, seconds of each and seconds in all."""
     burn_in = records[0].get("burn_in", 0)
     epochs = f"{burn_in} + {records[0]['epochs'] - burn_in}" if burn_in else str(records[0]["epochs"])
     each = mean(record["seconds_per_epoch"] for record in records)
@@ -277,7 +278,7 @@ def axis(key: str) -> str:
         record = records[0]
         held_out = record["validation"]["val_robust"][record["best_epoch"] - 1]
         accuracies = [cell(values_of(records, column)) for column in COLUMNS]
-        times = [f"{100 * held_out:.1f}", _effort(records)[1]]
+        times = [f"{100 * held_out:.1f}", effort(records)[1]]
         lines.append([shown, *accuracies, *times, links(records)])
     head = [f"`{key}`", "clean, %", *RADII, "hold-out, PGD-20", "s per epoch", "JSON, seed"]
     return grid_of_runs("Runs along this setting", head, lines)

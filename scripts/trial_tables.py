@@ -22,13 +22,13 @@ def trials(name: str) -> str:
     for row, runs in group.rows.items():
         records, label, setting = found[row], runs[0].label, published.settings_of(runs[0])
         if not records:
-            lines.append([label, setting, published.NOT_YET, *[""] * 8])
+            lines.append([label, setting, published.NOT_YET, *[""] * 9])
             continue
         shares = [published.cell([100 * _share(record, column) for record in records]) for column in published.COLUMNS]
         against = str(paired_difference(_flags(first), _flags(records))) if first and records is not first else ""
-        effort = f"{records[0]['seconds_per_epoch']:.1f}"
-        lines.append([label, setting, *shares, against, effort, published.links(records)])
-    head = ["", "settings", "clean, %", *published.RADII, f"{COMPARED}, minus the first", "s per epoch", "JSON, seed"]
+        lines.append([label, setting, *shares, against, *published.effort(records)[:2], published.links(records)])
+    head = ["", "settings", "clean, %", *published.RADII, f"{COMPARED}, minus the first"]
+    head += ["epochs", "s per epoch", "JSON, seed"]
     return published.grid_of_runs("Trials", head, lines)
 
 

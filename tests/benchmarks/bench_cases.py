@@ -51,9 +51,7 @@ def evaluation(accuracies: list[float], tier: str = "apgd", checkpoint: str = "b
 
 def record(run, *evaluations: dict, **more) -> dict:
     """The record of a run of the plan with some evaluations."""
-    steps = run.settings.get("method.steps", 10)
-    network = {"name": "resnet18", "normalization": "batch", "activation": "silu", "mean": None}
-    settings = {"train": {"precision": "bf16"}, "method": {"name": "dyart", "steps": steps}, "model": network}
+    settings = module("plan")._settings(run)
     made = {
         "name": run.name, "data": "cifar10", "recipe": run.recipe, "seed": run.seed, "epochs": run.epochs,
         "burn_in": 5, "best_epoch": 2,

@@ -112,6 +112,9 @@ def test_seconds_come_from_runs_of_the_same_kind_where_there_are_any():
     known = [record(at, evaluation([80, 70, 60]), seconds_per_epoch=3.0, validation_seconds_per_epoch=0.25)]
     took = 10_000 * 120 / 400  # by the image
     assert plan.seconds(at, ["train", "apgd"], known) == pytest.approx(plan.START + 50 * 3.25 + took)
+    larger = {**known[0]["settings"], "train": {"batch_size": 512, "precision": "bf16"}}
+    for other in ({"together": 4}, {"settings": larger}):
+        assert plan.seconds(at, ["train"], [known[0] | other]) == plan.seconds(at, ["train"]), "not of its kind"
     wide = runs["cifar10-wrn28-10-bn-at-seed0"]
     assert plan.seconds(wide, ["apgd"], known) == pytest.approx(plan.START + 0.2 * 6.8 * plan.ATTACKS["apgd"])
     assert plan.seconds(dyart, ["train"], known) == plan.seconds(dyart, ["train"])

@@ -1,6 +1,7 @@
 """The queue of published trainings: what fits, what is begun, stopped, gone on with, and recorded."""
 
 import time
+from itertools import pairwise
 
 import pytest
 from bench_cases import evaluation, module, record
@@ -147,6 +148,21 @@ def test_later_tasks_fill_what_earlier_ones_leave():
     runs = [run for group in plan.load_plan() for run in group.runs][:3]
     tasks = [queue.Task(run, ("train",), seconds) for run, seconds in zip(runs, (50.0, 80.0, 20.0), strict=True)]
     assert [task.seconds for task in queue.fitting(tasks, 75)] == [50.0, 20.0]
+
+
+def test_a_group_s_name_is_not_part_of_another_s():
+    one, two = (plan.Run(group, "a", "fashion-mini-cnn-at", 0, 4) for group in ("trials", "fast-trials"))
+    assert queue.chosen([one, two], ["trials"]) == [one]
+    assert queue.chosen([one, two], ["trials-a"]) == [one, two]
+
+
+def test_a_run_that_is_timed_has_the_device_to_itself(place):
+    (place / "plan.yaml").write_text(PLAN.replace("    epochs: 4\n", "    epochs: 4\n    target: 0.45\n"))
+    assert call(place, "run", "--seconds", "20", "--parallel", "3", "--only", "one-a", tenths=5) == 0
+    spans = [list(map(float, path.read_text().split())) for path in sorted(place.glob("work/*/calls.txt"))]
+    assert len(spans) > 1
+    for (_, end), (begin, _) in pairwise(sorted(spans)):
+        assert end <= begin
 
 
 def test_a_choice_that_names_nothing_is_refused(place):

@@ -12,9 +12,10 @@ from engine_cases import CrashAt, CrashError, assert_same_run, last_checkpoint, 
 
 from dyart.cli import main
 from dyart.engine import checkpoint as store
+from dyart.engine import recovery, state
 from dyart.engine.checkpoint import CheckpointError, FormatError
 from dyart.engine.recovery import newest_good
-from dyart.engine.run import RunError, read_config, train
+from dyart.engine.run import RunError, prepare, read_config, train
 
 LONG = {"method": "at", "train_epochs": 5, "optim_schedule": "constant"}
 
@@ -65,6 +66,25 @@ def test_the_checkpoint_before_a_damaged_one_counts(run, whole, caplog, name, da
     assert str(last / name) in line
     assert f"Going on from {last.with_name('epoch-0002')} instead, step 6" in line
     assert_same_run(run, whole)
+
+
+def test_a_best_that_is_lost_is_not_to_be_beaten(run, caplog, monkeypatch):
+    """The weights with its figure are gone: the best of what comes is the best there is."""
+    config, good = make_config(run, **LONG), newest_good(run / "checkpoints")
+    best = good.state["best_epoch"]
+    assert best > 0
+    training = prepare(config, run)
+    training.resume()
+    assert training.best_epoch == best
+    flipped(run / "checkpoints" / f"epoch-{best:04d}" / "averaged.safetensors")
+    assert recovery._best(run / "checkpoints", good.state) == {}
+    assert "It was the best: a later epoch will be" in caplog.text
+    lost = replace(good, index={"last": good.index["last"]}, damaged=True)
+    monkeypatch.setattr(state, "newest_good", lambda folder: lost)
+    monkeypatch.setattr(store, "read_weights", lambda place, name: training.model.state_dict())
+    training = prepare(config, run)
+    training.resume()
+    assert (training.best, training.best_epoch) == ((-1.0, -1.0), -1)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"[]", b'{"last": "epoch-0009"}', b'{"last": 3}'])

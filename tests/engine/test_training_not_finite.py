@@ -7,7 +7,7 @@ from engine_cases import STEPS, SignalAt, last_checkpoint, last_state, make_conf
 from dyart.data import load
 from dyart.engine.callbacks import Callback
 from dyart.engine.fit import TrainingError
-from dyart.engine.numbers import Guard
+from dyart.engine.numbers import Guard, NotFiniteError
 from dyart.engine.run import prepare, train
 
 
@@ -188,6 +188,18 @@ def test_nothing_but_bad_batches_stops(tmp_path):
     config = skipping(tmp_path, {"name": "engine_networks:Breaks", "step": -1}, data_limit=1000)
     with pytest.raises(TrainingError, match=r"step 1 .*the loss \(nan\).*20 batches in a row were skipped"):
         train(config)
+
+
+def test_the_first_of_the_bad_steps_in_a_row_is_told_and_not_one_long_ago():
+    model = torch.nn.Linear(2, 1)
+    guard = Guard(model, torch.device("cpu"), skip=True, waits=True)
+    for step in range(1, 81):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, torch.nan if step == 2 else 1.0)
+        guard.look(step, torch.tensor(torch.inf if step > 60 else 1.0), guard.clip(torch.inf))
+    with pytest.raises(NotFiniteError, match=r"^the loss \(inf\); 20 batches in a row were skipped") as error:
+        guard.check()
+    assert error.value.step == 61
 
 
 @pytest.mark.parametrize("skip", [False, True])

@@ -86,12 +86,16 @@ def test_epochs_are_compared_anew_where_the_attack_is_another(tmp_path, capsys):
     again = train(make_config(tmp_path, train_epochs=4, eval_radius=0.3, optim_lr=0.01), resume=True)
     assert again.best_epoch in (3, 4)
     assert "changed: epoch" not in capsys.readouterr().out
+    done = train(make_config(tmp_path, train_epochs=4, eval_radius=0.2, optim_lr=0.01), resume=True)
+    assert done.best_epoch == again.best_epoch, "no epoch is left that could be better"
 
 
 def test_a_set_without_a_hold_out_trains_and_its_last_epoch_counts(tmp_path, capsys):
     whole = load("fashion-mini")
     data = replace(whole, holdout=whole.holdout[:0])
-    training = train(make_config(tmp_path, train_epochs=2, eval_train_examples=5), data=data)
+    method = {"name": "dyart", "steps": 2}
+    config = make_config(tmp_path, method, train_epochs=2, train_burn_in=1, eval_train_examples=5)
+    training = train(config, data=data)
     assert "no epoch is validated, and the last one counts" in capsys.readouterr().out
     assert training.best_epoch == -1
     records = [record for record in training.history if record["kind"] == "epoch"]
@@ -320,3 +324,16 @@ def test_a_step_that_does_not_fit_says_what_to_do(tmp_path):
     )
     with pytest.raises(TrainingError, match=r"out of memory in step 1; no checkpoint.*train\.accumulate 2"):
         training.run()
+
+
+@pytest.mark.parametrize(("size", "parts", "more"), [(32, 1, 2), (32, 2, 4), (48, 4, 8), (45, 1, 3), (7, 1, 7)])
+def test_more_parts_divide_the_batch(size, parts, more):
+    training = prepare(make_config(train_batch_size=size, train_accumulate=parts))
+    assert training._more_parts() == more
+
+
+def test_a_run_goes_on_with_its_batches_in_parts(tmp_path):
+    train(make_config(tmp_path, train_epochs=1))
+    training = train(make_config(tmp_path, train_epochs=2, train_accumulate=2), resume=True)
+    assert training.stepper.accumulate == 2
+    assert training.taken > 0

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from networks import small_resnet
 from objective_cases import images, labels_of
 from side_effects import assert_same, batch, in_mode, network, settings, snapshot
 from torch import nn
@@ -212,6 +213,16 @@ def test_a_few_steps_lower_the_loss_on_images(name):
         losses.append(loss.item())
     assert all(math.isfinite(loss) for loss in losses)
     assert min(losses[6:]) < losses[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", METHODS)
+def test_inputs_and_networks_of_another_precision(name, dtype):
+    model = small_resnet("batch").to(dtype).train()
+    x = images(dtype, 6)
+    loss, _ = METHODS[name]()(model, x, torch.arange(6) % 4)
+    assert loss.isfinite()
+    loss.backward()
 
 
 # What methods share

@@ -144,8 +144,10 @@ def _measured(
         own = list(words)
         if method.startswith("dyart"):
             own += ["--method.retire", "false", *(["--method.steps", str(searched)] if searched else [])]
+        before = 0
         if options.gpu:
             torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device)  # of the methods that are ready
         settings[method] = recipe, own
         training = ready(recipe, [*own, "--train.compile", "on" if options.gpu else "off"], data)
         search_steps[method] = training.config.method.get("steps") if method.startswith("dyart") else None
@@ -153,7 +155,8 @@ def _measured(
         start = time.perf_counter()
         steps[method]()
         first[method] = time.perf_counter() - start
-        peaks[method] = torch.cuda.max_memory_allocated(device) / 2**20 if options.gpu else None
+        steps[method]()  # records it
+        peaks[method] = (torch.cuda.max_memory_allocated(device) - before) / 2**20 if options.gpu else None
     times = in_turn(steps, device, options.rounds)
     records = []
     for method, (recipe, own) in settings.items():

@@ -89,13 +89,13 @@ class Advice(Callback):
     @staticmethod
     def _burnt_in(training: "Training", record: Record) -> None:
         """Warn where the network has learnt next to nothing: margins of such a network are no use to a method."""
-        chance = 1 / len(training.data.classes)
-        if record["epoch"] < training.config.train.burn_in or record["val_clean"] >= chance + LEARNT * (1 - chance):
+        chance, right = 1 / len(training.data.classes), record.get("val_clean")
+        if right is None or record["epoch"] < training.config.train.burn_in or right >= chance + LEARNT * (1 - chance):
             return
         if training.fabric.is_global_zero:
             log.warning(
                 "the burn-in ends with %.0f %% of the images right, and %.0f %% are by chance: lower optim.burn_in_lr "
                 "and optim.lr, e.g. by ten, or raise train.burn_in",
-                100 * record["val_clean"],
+                100 * right,
                 100 * chance,
             )

@@ -122,7 +122,7 @@ class Training:
         except torch.OutOfMemoryError as error:
             raise TrainingError(
                 f"out of memory in step {self.steps_done + 1}; {self._kept()}. Split every batch with train.accumulate "
-                f"{2 * self.config.train.accumulate}, which changes nothing but BatchNorm's batches and weights that "
+                f"{self._more_parts()}, which changes nothing but BatchNorm's batches and weights that "
                 "are relative to a batch's (GAIRAT, MAIL's normalize, DyART's relative; methods with AWP take whole "
                 "batches), or use train.precision bf16"
             ) from error
@@ -307,16 +307,22 @@ class Training:
             state.save(self, name, best, record)
         self.save_seconds += time.monotonic() - started
 
+    def _more_parts(self) -> int:
+        """Return into how many parts a batch can be split next."""
+        size, parts = self.config.train.batch_size, self.config.train.accumulate
+        return next((more for more in range(2 * parts, size) if size % more == 0), size)
+
     def _not_finite(self, error: NotFiniteError) -> str:
         step = error.step if error.step >= 0 else self.steps_done
         epoch, place = divmod(step - 1, len(self.loader))
         batch = next(iter(self.loader.epoch(epoch, place)))
         rows = (~batch.inputs.isfinite()).flatten(1).any(dim=1)
         broken = f", the inputs of examples {batch.index[rows].tolist()}" if bool(rows.any()) else ""
+        skipping = "" if self.guard.skip else ". train.skip_bad_batches true leaves single bad batches out"
         return (
             f"step {step} (epoch {epoch + 1}) is not finite: {error}{broken}; {self._kept()}. Usual causes: a learning "
-            "rate that is too high (halve optim.lr), no clipping (set optim.clip 1.0), images that are not finite. "
-            "train.skip_bad_batches true leaves single bad batches out"
+            "rate that is too high (halve optim.lr), no clipping (set optim.clip 1.0), images that are not finite"
+            f"{skipping}"
         )
 
     def _kept(self) -> str:

@@ -68,7 +68,8 @@ class Guard:
             NotFiniteError: they are not, bad steps are not skipped, and looking costs nothing.
         """
         self.bad = ~(loss.isfinite() & norm.isfinite())
-        new = self.bad & (self.first < 0)
+        # Of bad steps that are skipped, the first of those in a row: earlier ones are done with.
+        new = self.bad & ((self.in_a_row == 0) if self.skip else (self.first < 0))
         self.first = torch.where(new, step, self.first)
         self.loss = torch.where(new, loss.detach().float(), self.loss)
         self.norms = torch.where(new, self.now, self.norms if self.norms.shape == self.now.shape else self.now)

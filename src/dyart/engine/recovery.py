@@ -82,6 +82,7 @@ def _best(folder: Path, state: dict[str, Any]) -> dict[str, str]:
     name = f"epoch-{epoch:04d}"
     try:
         store.read_facts(folder / name)
-    except store.CheckpointError:
+    except store.CheckpointError as error:
+        log.warning("%s. It was the best: a later epoch will be", error)
         return {}
     return {"best": name}

@@ -37,7 +37,7 @@ log = logging.getLogger("dyart")
 CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
 PACKAGES = ("dyart", "torch", "numpy", "lightning-fabric", "lightning", "safetensors")
 # Of a resumed run these stay: with others, its steps or weights would mean something else.
-STAY = ("seed", "data.", "model.", "method.name", "train.batch_size", "train.accumulate", "train.burn_in")
+STAY = ("seed", "data.", "model.", "method.name", "train.batch_size", "train.burn_in")
 # By these, epochs are compared.
 JUDGED = ("eval.radius", "eval.steps", "eval.norm")
 # Of these, some are about the machine alone.
@@ -330,7 +330,7 @@ def _changes(folder: Path, config: Config) -> dict[str, tuple[Any, Any]]:
 def _compare_anew(training: Training, changes: dict[str, tuple[Any, Any]]) -> None:
     """Forget the best epoch where epochs were compared by another attack: its figure says nothing beside new ones."""
     changed = [key for key in JUDGED if key in changes]
-    if changed and training.best_epoch >= 0:
+    if changed and training.best_epoch >= 0 and training.position.epoch < training.epochs:
         was, training.best, training.best_epoch = training.best_epoch, (-1.0, -1.0), -1
         training.fabric.print(f"{' and '.join(changed)} changed: epoch {was} is the best no longer, the next counts")
 

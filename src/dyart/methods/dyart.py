@@ -269,6 +269,10 @@ class DyART(Method[BoundaryPoints]):
             metrics["search_steps"] = torch.full((), float(self.steps), device=margin.device)
         return loss, metrics
 
+    def kept(self, points: BoundaryPoints) -> Tensor:
+        """Return which points may take part, ``[N]``: those that are good by the setting ``keep``."""
+        return _judged(points, self.keep, self.box_aware)[0]
+
     def _scale(self, points: BoundaryPoints, used: Tensor, multiplier: Tensor, shard: Shard | None) -> Tensor:
         """Return one over the mean weight of the used points of the whole batch; 0 where there are none."""
         weights, weighed = margin_weights(points, self.cost, mask=used, multiplier=multiplier)

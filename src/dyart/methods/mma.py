@@ -126,6 +126,7 @@ class MMA(Method[Margins]):
             compile=self.compiled,
         )
         directions = (ends - batch.inputs) / (radius.reshape(-1, *[1] * (ends.ndim - 1)) + 1e-12)
+        directions = directions.to(batch.inputs.dtype)  # radii are float32, points what the network takes
         cap = CAP * self.hinge
         e = margin_bisection(model, batch.inputs, batch.labels, directions, cap, self.bisections, first=radius)
         correct = inside(model, batch.inputs, batch.labels)

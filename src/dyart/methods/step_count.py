@@ -48,7 +48,7 @@ class StepCount:
     def look(self, fraction: float) -> None:
         """Choose the count of an epoch, given by its fraction of the training: one host synchronisation.
 
-        Asked again for the same epoch, as after resuming in the middle of it, it chooses nothing.
+        Asked again with the same fraction, as after resuming in the middle of the epoch, it chooses nothing.
         """
         place, since, wait, fewer, last = self.past.tolist()
         if fraction != last:

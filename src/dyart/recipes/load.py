@@ -219,7 +219,7 @@ def _from_arguments(arguments: Sequence[str]) -> Tree:
                 raise RecipeError(f"--{key} needs a value: --{key} VALUE")
             value = waiting.pop(0)
         branch: Any = value
-        if key not in texts or value in ("null", "~"):
+        if key not in texts or value in ("", "null", "~"):
             with suppress(yaml.YAMLError):
                 branch = yaml.safe_load(value)
         for part in reversed(key.split(".")):
