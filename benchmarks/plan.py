@@ -47,6 +47,8 @@ class Run:
     """So many training images are left out of the training, and attacked instead of test images."""
     target: float | None = None
     """Accuracy at TARGET_RADIUS to be reached in little time: attacked there alone, and the best epoch alone."""
+    last: bool = True
+    """The last epoch is attacked, too."""
     axis: tuple[str, Any] | None = None
     """The setting that it is about, and its value; None of the base, which is about all of them."""
 
@@ -139,8 +141,8 @@ def _row(group: str, tree: Mapping[str, Any], row: Mapping[str, Any]) -> Iterabl
         settings = {**tree.get("settings", {}), **row.get("settings", {})}
         recipe, epochs = row.get("recipe", tree.get("recipe")), int(row.get("epochs", tree["epochs"]))
         run = Run(group, row["label"], recipe, seed, epochs, settings, attacks, _images(tree), row.get("paper"))
-        run = replace(run, target=tree.get("target"))
-        judge = int(tree.get("judge", 0))
+        target, judge = tree.get("target"), int(tree.get("judge", 0))
+        run = replace(run, target=target, last=not (target or judge))
         yield replace(run, attacks=("margins",), images=judge, judge=judge) if judge else run
 
 
@@ -150,9 +152,8 @@ def _axes(
     for axis, values in axes.items():
         if axis not in base or base[axis] not in values:
             raise ValueError(f"{group}: the axis {axis} {list(values)} needs the base's value among its own")
-    usual = Run(
-        group, BASE, tree["recipe"], int(tree.get("seed", 0)), int(tree["epochs"]), dict(base), images=_images(tree)
-    )
+    seed, epochs = int(tree.get("seed", 0)), int(tree["epochs"])
+    usual = Run(group, BASE, tree["recipe"], seed, epochs, dict(base), images=_images(tree), last=False)
     runs = [usual]
     for axis, values in axes.items():
         for value in values:
@@ -186,7 +187,7 @@ def missing(run: Run, record: Mapping[str, Any] | None) -> list[str]:
     if record is not None and "failed" in record:
         return []
     wanted = {attack: ("best", attack) for attack in run.attacks}
-    if not (run.judge or run.target):
+    if run.last:
         wanted["last"] = ("last", "apgd")
     if record is None or "train_seconds" not in record:
         return ["train", *wanted]

@@ -135,7 +135,7 @@ def command(task: Task, work: Path, more: Sequence[str] = ()) -> list[str]:
     attacks = ["--attacks", *run.attacks, "--images", str(run.images)]
     attacks += ["--judge", str(run.judge)] if run.judge else []
     attacks += ["--radii", plan.TARGET_RADIUS] if run.target else []
-    attacks += ["--last", ""] if run.judge or run.target else []
+    attacks += [] if run.last else ["--last", ""]
     return [sys.executable, str(SCRIPT), recipe, "--name", run.name, *places, *attacks, *settings, *more]
 
 

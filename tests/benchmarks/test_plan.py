@@ -44,6 +44,7 @@ def test_the_plan_has_what_was_promised():
     assert all(run.epochs >= 30 for run in tables if run.recipe.startswith("cifar10"))
     assert {run.images for run in RUNS if run.group.startswith("cifar10-resnet18")} == {10_000}
     assert {run.images for run in RUNS if run.group == "sensitivity"} == {5_000}
+    assert all(plan.missing(run, None) == ["train", "apgd"] for run in RUNS if run.group == "sensitivity")
     seeds = [run.seed for run in RUNS if run.group == "cifar10-resnet18-bn"]
     assert seeds == sorted(seeds), "a table is whole before it is precise"
 
