@@ -16,6 +16,7 @@ from torch import nn
 import dyart
 from dyart.cli import main
 from dyart.data import DataError, load
+from dyart.engine import environment
 from dyart.engine import run as engine_run
 from dyart.engine.callbacks import Callback
 from dyart.engine.checkpoint import CheckpointError
@@ -46,7 +47,7 @@ def test_the_commit_of_the_source_tree(tmp_path):
     tree = Path(dyart.__file__).parent
     command = ["git", "-C", str(tree), "rev-parse", "HEAD"]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
-    commit = engine_run.environment(make_config(tmp_path), prepare(make_config()).fabric)["commit"]
+    commit = environment.environment(make_config(tmp_path), prepare(make_config()).fabric)["commit"]
     if asked.returncode or "site-packages" in tree.parts:
         assert commit is None
     else:
@@ -55,7 +56,7 @@ def test_the_commit_of_the_source_tree(tmp_path):
 
 def test_without_git(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert engine_run._commit() is None
+    assert environment._commit() is None
 
 
 def test_a_folder_with_a_run_is_refused(tmp_path):

@@ -2,12 +2,9 @@
 
 import json
 import logging
-import platform
-import subprocess  # nosec B404  # fixed commands, without a shell
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ from dyart.engine import checkpoint as store
 from dyart.engine.advice import Advice
 from dyart.engine.callbacks import Callback
 from dyart.engine.deterministic import deterministic
+from dyart.engine.environment import environment
 from dyart.engine.fabric import Fabric, make_fabric, team_of
 from dyart.engine.files import write_json, write_whole
 from dyart.engine.fit import Training
@@ -35,13 +33,12 @@ from dyart.recipes import Config, RecipeError, differences, dump, make_method, r
 log = logging.getLogger("dyart")
 
 CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
-PACKAGES = ("dyart", "torch", "numpy", "lightning-fabric", "lightning", "safetensors")
 # Of a resumed run these stay: with others, its steps or weights would mean something else.
 STAY = ("seed", "data.", "model.", "method.name", "train.batch_size", "train.burn_in")
-# By these, epochs are compared.
-JUDGED = ("eval.radius", "eval.steps", "eval.norm")
 # Of these, some are about the machine alone.
 MOVABLE = {"data.root", "data.residency"}
+# By these, epochs are compared.
+JUDGED = ("eval.radius", "eval.steps", "eval.norm")
 
 
 class RunError(RuntimeError):
@@ -250,21 +247,6 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], name: str) 
         raise RunError(f"the weights in {name} do not fit the network: {error}") from error
 
 
-def environment(config: Config, fabric: Fabric) -> dict[str, Any]:
-    """Return what a result depends on beside its configuration."""
-    device = fabric.device
-    return {
-        "seed": config.seed,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "versions": {name: found for name in PACKAGES if (found := _version(name)) is not None},
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "processes": fabric.world_size,
-        "commit": _commit(),
-    }
-
-
 def _check_folder(folder: Path, resume: bool) -> None:
     """See that the folder is free, or holds the run to resume. Writes nothing."""
     try:
@@ -388,25 +370,3 @@ def _labelled_by(teacher: Path, images: Path, data: DataSet, fabric: Fabric) -> 
         load_weights(model, averaged_weights(checkpoint), str(checkpoint))
         pseudo_label(lambda x: model(x.to(fabric.device)), images, labels, data.shape)
     return labels
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    """Return the commit of the source tree that is running, if it is one."""
-    here = Path(__file__).parent
-    if "site-packages" in here.parts:  # installed, perhaps inside a repository of something else
-        return None
-    # The commit itself, also where there are tags.
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        # Words of ours and this file's own place.
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # nosec B603
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
