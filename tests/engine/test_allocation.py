@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,20 +34,18 @@ def test_memory_that_is_freed_and_asked_for_again_is_not_paged_in_anew():
 
 @pytest.mark.parametrize("taken", [1, 0])
 def test_both_thresholds_are_set(taken, monkeypatch):
-    class Library:
-        calls = []
+    calls = []
 
-        def mallopt(self, parameter, value):
-            self.calls.append((parameter, value))
-            return taken
+    def mallopt(parameter, value):
+        calls.append((parameter, value))
+        return taken
 
     for name in allocation.OWN:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(allocation.sys, "platform", "linux")
-    monkeypatch.setattr(allocation.ctypes, "CDLL", lambda name: Library())
+    monkeypatch.setattr(allocation.ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
     assert allocation.keep_freed_memory() == bool(taken)
-    assert Library.calls[:1] == [(-1, 2**30)]
-    assert Library.calls[1:] == [(-3, 2**25)] * taken
+    assert calls == [(-1, 2**30), (-3, 2**25)][: 1 + taken]
 
 
 @pytest.mark.parametrize("name", allocation.OWN)
