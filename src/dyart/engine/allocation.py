@@ -15,7 +15,7 @@ def keep_freed_memory() -> bool:
     """Let this process keep up to a GiB of freed memory; return whether it does.
 
     The next step asks for the same tensors again. Given back, their pages come anew and are cleared at every first
-    touch, which takes longer than the arithmetic of a small network's search. For a program, not for a library: it
+    touch, which is a part of the time that a small network's search takes. For a program, not for a library: it
     concerns everything in the process. Where the user has settings of their own, or another C library, nothing changes.
     """
     if not sys.platform.startswith("linux") or any(name in os.environ for name in OWN):
