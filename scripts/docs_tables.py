@@ -293,7 +293,6 @@ MAKERS: dict[str, Callable[[], str]] = {
     "monitor": lambda: monitor("monitor"),
     "monitor-gpu": lambda: monitor("monitor_gpu"),
     "bench": bench,
-    "bench-tried": lambda: bench("steps_tried"),
     "scaling-fit": scaling_fit,
     "scaling-numbers": scaling_numbers,
     "scaling-plans": scaling_plans,

@@ -29,7 +29,7 @@ def step_row() -> list[str]:
     stated = _load(paper)["step_ms"]
     ratios = [stated[f"DyART, {steps} search steps"] / stated["AT, PGD-10"] for steps in (10, 20)]
     words = (
-        f"{ours['ms']:.1f} ms ({ours['search_steps']} search steps, cuDNN guessing), "
+        f"{ours['ms']:.1f} ms ({ours['search_steps']} search steps), "
         f"{ours['ms'] / at['ms']:.2f} of AT; the paper {ratios[0]:.1f} (10), {ratios[1]:.1f} (20)"
     )
     return ["DyART step, ResNet-18-GN", f"{words} {_link(path, paper)}"]

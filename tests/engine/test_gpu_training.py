@@ -14,6 +14,7 @@ pytestmark = [
 ]
 METHODS = {
     "at": {"name": "at", "steps": 3, "radius": 0.1, "step_size": 0.05},
+    "at-awp": {"name": "at-awp", "steps": 3, "radius": 0.1, "step_size": 0.05, "awp_warmup": 0.3},
     "dyart": {"name": "dyart", "steps": 5, "r0": 0.2, "lam": 20.0},
 }
 SETTINGS = {

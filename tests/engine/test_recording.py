@@ -125,6 +125,30 @@ def test_a_step_that_cannot_be_recorded_is_crafted_apart(monkeypatch, graphs, ad
     assert float(loss) == float(again)
 
 
+def test_perturbed_weights_are_recorded_with_the_step(graphs):
+    """Before and after AWP's warm-up: two graphs, with the gradients of a training without any."""
+    method = {"name": "at-awp", "steps": 2, "radius": 0.1, "step_size": 0.05, "gamma": 0.05, "awp_warmup": 0.5}
+    training = prepare(make_config(method=method))
+    recorded = Stepper(training.fabric, training.views, training.method, capture=True)
+    plain = Stepper(training.fabric, training.views, training.method)
+    training.method.compiled = False
+    seen = []
+    for fraction in (0.0, 0.25, 0.5, 0.75):
+        for batch in training.loader.epoch(0):
+            before = [parameter.detach().clone() for parameter in training.model.parameters()]
+            taken = []
+            for stepper in (recorded, plain):
+                stepper.advance(fraction)
+                loss, _ = stepper.gradients(batch)
+                taken.append([float(loss), *(p.grad.detach().clone() for p in training.model.parameters())])
+                assert all(torch.equal(p, q) for p, q in zip(training.model.parameters(), before, strict=True))
+            assert taken[0][0] == taken[1][0]
+            assert all(torch.equal(p, q) for p, q in zip(taken[0][1:], taken[1][1:], strict=True))
+        seen.append(len(graphs))
+    assert seen == [1, 1, 2, 2]
+    assert all(graph.replays for graph, _ in graphs)
+
+
 # Validation
 
 SETTINGS = {

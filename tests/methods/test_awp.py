@@ -1,6 +1,7 @@
 """AWP around any method: the weights go where the formula says, come back, and nothing else has changed."""
 
 import copy
+import dataclasses
 import inspect
 import math
 import typing
@@ -65,9 +66,10 @@ def test_the_weights_go_where_the_formula_says(normalization):
     method = find("at-awp")(gamma=0.02)
     crafted = method.crafted(model, batch)
     before, wanted = values(model), by_hand(model, batch, crafted, 0.02)
-    method.perturb(model, model, batch, crafted)
+    with method.perturbed(model, model, batch, crafted):
+        after = values(model)
     assert 0 < sum(MOVED) < len(MOVED)
-    for old, new, move, moved in zip(before, values(model), wanted, MOVED, strict=True):
+    for old, new, move, moved in zip(before, after, wanted, MOVED, strict=True):
         assert torch.equal(old, new) is not moved
         torch.testing.assert_close(new - old, move, rtol=1e-6, atol=1e-12)
 
@@ -79,14 +81,24 @@ def test_every_tensor_moves_by_gamma_of_its_length_and_comes_back(name):
     crafted = method.crafted(model, batch)
     before = values(model)
     loss = method.loss(model, batch, crafted)[0].item()
-    method.perturb(model, model, batch, crafted)
-    for old, new, moved in zip(before, values(model), MOVED, strict=True):
-        if moved:
-            torch.testing.assert_close((new - old).norm(), 0.03 * old.norm(), rtol=1e-9, atol=0)
-    assert method.loss(model, batch, crafted)[0].item() > loss
-    method.restore(model)
-    for old, new in zip(before, values(model), strict=True):
-        torch.testing.assert_close(new, old, rtol=1e-14, atol=1e-15)
+    with method.perturbed(model, model, batch, crafted):
+        for old, new, moved in zip(before, values(model), MOVED, strict=True):
+            if moved:
+                torch.testing.assert_close((new - old).norm(), 0.03 * old.norm(), rtol=1e-9, atol=0)
+        assert method.loss(model, batch, crafted)[0].item() > loss
+    assert all(torch.equal(old, new) for old, new in zip(before, values(model), strict=True))
+
+
+def test_the_weights_come_back_from_an_error_and_from_infinite_gradients():
+    model, batch = setting()
+    method, before = find("natural-awp")(), values(model)
+    with pytest.raises(KeyError), method.perturbed(model, model, batch, None):
+        raise KeyError("in the loss")
+    assert all(torch.equal(old, new) for old, new in zip(before, values(model), strict=True))
+    batch = dataclasses.replace(batch, inputs=torch.full_like(X, math.inf))
+    with method.perturbed(model, model, batch, None):
+        assert not all(bool(value.isfinite().all()) for value in values(model))
+    assert all(torch.equal(old, new) for old, new in zip(before, values(model), strict=True))
 
 
 def test_the_extra_pass_leaves_everything_as_it_was():
@@ -95,8 +107,8 @@ def test_the_extra_pass_leaves_everything_as_it_was():
     method = find("at-awp")()
     crafted = method.crafted(model, batch)
     before, world = snapshot(model), settings()
-    method.perturb(model, model, batch, crafted)
-    now = snapshot(model)
+    with method.perturbed(model, model, batch, crafted):
+        now = snapshot(model)
     moved = {
         name for name, value in now.items() if isinstance(value, torch.Tensor) and not torch.equal(value, before[name])
     }
@@ -118,20 +130,10 @@ def test_a_weight_without_gradient_stays():
     model = Idle()
     batch = Batch(torch.rand(4, 2), torch.tensor([0, 1, 0, 1]), torch.arange(4), torch.tensor(0))
     before = copy.deepcopy(model.state_dict())
-    find("natural-awp")().perturb(model, model, batch, None)
-    changed = [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])]
+    with find("natural-awp")().perturbed(model, model, batch, None):
+        changed = [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])]
+        assert all(parameter.isfinite().all() for parameter in model.parameters())
     assert changed == ["used.weight"]
-    assert all(parameter.isfinite().all() for parameter in model.parameters())
-
-
-def test_a_second_perturbation_needs_a_restoration():
-    model, batch = setting()
-    method = find("natural-awp")()
-    method.perturb(model, model, batch, None)
-    with pytest.raises(RuntimeError, match="perturbed already: call restore"):
-        method.perturb(model, model, batch, None)
-    method.restore(model)
-    method.perturb(model, model, batch, None)
 
 
 def test_under_autocast_the_loss_is_that_of_the_moved_weights():
@@ -141,23 +143,28 @@ def test_under_autocast_the_loss_is_that_of_the_moved_weights():
     method = find("natural-awp")(gamma=0.3)
     with plain_kernels(), torch.autocast("cpu", torch.bfloat16):
         still = method.loss(model, batch, None)[0].item()
-        method.perturb(model, model, batch, None)
-        inside = method.loss(model, batch, None)[0]
-        inside.backward()
+        with method.perturbed(model, model, batch, None):
+            moved = copy.deepcopy(model)
+            inside = method.loss(model, batch, None)[0]
+            inside.backward()
+        back = method.loss(model, batch, None)[0].item()
     with plain_kernels(), torch.autocast("cpu", torch.bfloat16):
-        afresh = method.loss(model, batch, None)[0].item()
+        afresh = method.loss(moved, batch, None)[0].item()
     assert inside.item() == afresh
     assert inside.item() > still + 0.1
+    assert back == still
 
 
 def test_through_a_compiled_view():
     model, batch = setting("group")
     twin = copy.deepcopy(model)
     one, other = find("natural-awp")(), find("natural-awp")()
-    one.perturb(model, model, batch, None)
-    other.perturb(twin, torch.compile(twin, backend="eager"), batch, None)
-    for a, b in zip(values(model), values(twin), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
+    with (
+        one.perturbed(model, model, batch, None),
+        other.perturbed(twin, torch.compile(twin, backend="eager"), batch, None),
+    ):
+        for a, b in zip(values(model), values(twin), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
 
 
 def test_what_the_wrapped_method_keeps_is_written_once():
@@ -179,16 +186,17 @@ def test_what_the_wrapped_method_keeps_is_written_once():
 
     model, batch = setting()
     method = with_awp(Counting)()
-    method.perturb(model, model, batch, None)
-    method.loss(model, batch, None)
+    with method.perturbed(model, model, batch, None):
+        method.loss(model, batch, None)
     assert (method.visits == 1).all()
 
 
-# A step: craft, perturb, loss and optimizer there, restore
+# A step: craft, perturb, loss and gradient there, restore, optimizer
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_a_step_of_the_engine_is_the_released_order(decay):
+def test_a_step_of_the_engine_is_the_papers(decay):
+    """The released code steps at the moved weights: without weight decay that is the same."""
     model, batch = setting("batch")
     twin = copy.deepcopy(model)
     method, rate = find("at-awp")(gamma=0.05), 0.1
@@ -196,7 +204,6 @@ def test_a_step_of_the_engine_is_the_released_order(decay):
     stepper = Stepper(make_fabric("cpu"), Views(model, compile=False), method)
     stepper.gradients(batch)
     optimizer.step()
-    method.restore(model)
 
     points = AT().crafted(twin, batch)
     moves = by_hand(twin, batch, points, 0.05)
@@ -206,8 +213,8 @@ def test_a_step_of_the_engine_is_the_released_order(decay):
     gradients = gradients_of(F.cross_entropy(twin(points), batch.labels), twin)
     with torch.no_grad():
         for weight, gradient, move in zip(twin.parameters(), gradients, moves, strict=True):
-            weight -= rate * (gradient + decay * weight)
             weight -= move
+            weight -= rate * (gradient + decay * weight)
     for (name, one), other in zip(model.state_dict().items(), twin.state_dict().values(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11, msg=name)
 
@@ -228,10 +235,10 @@ def test_in_anybodys_loop_the_loss_and_its_gradient_are_those_at_the_moved_weigh
     other.craft = lambda model, batch: seen.setdefault("crafted", craft(seen.setdefault("model", model), batch))
     other.loss_alone = lambda model, batch, crafted: (seen.setdefault("batch", batch), {})
     other(twin, X, batch.labels)  # the batch and points that a first call has
-    other.perturb(twin, twin, seen["batch"], seen["crafted"])
-    wanted, _ = other.loss(twin, seen["batch"], seen["crafted"])
-    torch.testing.assert_close(loss, wanted, rtol=1e-9, atol=1e-12)
-    assert_all_close(got, gradients_of(wanted, twin), 1e-7)
+    with other.perturbed(twin, twin, seen["batch"], seen["crafted"]):
+        wanted, _ = other.loss(twin, seen["batch"], seen["crafted"])
+        torch.testing.assert_close(loss, wanted, rtol=1e-9, atol=1e-12)
+        assert_all_close(got, gradients_of(wanted, twin), 1e-7)
     for (key, one), (_, two) in zip(model.named_buffers(), twin.named_buffers(), strict=True):
         torch.testing.assert_close(one, two, msg=key)
     # ... and far from those of the method alone.
@@ -271,9 +278,8 @@ def test_the_perturbation_begins_after_the_warm_up():
     for fraction, active in [(0.0, False), (0.2, False), (0.25, True), (0.9, True)]:
         method.advance(fraction)
         before = values(model)
-        method.perturb(model, model, batch, None)
-        assert any(not torch.equal(a, b) for a, b in zip(values(model), before, strict=True)) is active
-        method.restore(model)
+        with method.perturbed(model, model, batch, None):
+            assert any(not torch.equal(a, b) for a, b in zip(values(model), before, strict=True)) is active
 
 
 def test_the_wrapped_methods_schedule_goes_on():
@@ -291,7 +297,7 @@ def test_the_wrapped_methods_schedule_goes_on():
     method = with_awp(Staged)()
     method.advance(0.75)
     assert method.fraction == 0.75
-    assert method.stage
+    assert method.stage == (True, True)
 
 
 # Trainings
@@ -359,25 +365,19 @@ def test_in_anybodys_loop_the_network_keeps_its_modes(statistics):
 
 
 @pytest.mark.parametrize("name", ["at", "dyart"])
-def test_without_a_step_of_the_optimizer_the_weights_stay(name):
-    training = prepare(
-        check(TREE | {"method": {"name": f"{name}-awp", **SETTINGS[name], "awp_warmup": 0}, "optim": {"lr": 1e-30}})
-    )
-    before = values(training.model)
-    training.run()
-    for old, new in zip(before, values(training.model), strict=True):
-        torch.testing.assert_close(new, old, rtol=1e-5, atol=1e-6)
-
-
-def test_listeners_and_averages_see_restored_weights():
+def test_listeners_and_averages_see_restored_weights(name):
     seen = []
 
     class Look(Callback):
         def on_step(self, training):
-            seen.append(len(training.method._awp_moves))
+            seen.append(values(training.model))
 
-    trained("at-awp", [Look()])
-    assert seen == [0] * 9
+    method = {"name": f"{name}-awp", **SETTINGS[name], "awp_warmup": 0}
+    training = prepare(check(TREE | {"method": method, "optim": {"lr": 1e-30}}), callbacks=[Look()])
+    before = values(training.model)
+    training.run()
+    assert len(seen) == 9
+    assert all(torch.equal(old, new) for step in seen for old, new in zip(before, step, strict=True))
 
 
 # Names, settings, recipes

@@ -88,7 +88,9 @@ def unchanged(model: Model, device: torch.device) -> Iterator[None]:
     copies = [
         (owner, name, buffer, None if 0 in buffer.stride() else buffer.detach().clone()) for owner, name, buffer in held
     ]
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    # What a CUDA graph records draws from its own generator, which nobody can set back.
+    forked = [device] if device.type == "cuda" and not torch.cuda.is_current_stream_capturing() else []
+    with torch.random.fork_rng(devices=forked):
         try:
             yield
         finally:

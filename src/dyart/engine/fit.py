@@ -225,7 +225,6 @@ class Training:
         norm = self.guard.clip(phase.optim.clip or torch.inf)
         self.guard.look(self.steps_done + 1, loss, norm)
         self.optimizer.step()
-        phase.method.restore(self.model)
         self.guard.settle(phase.method.state_dict().values(), self.optimizer)
         self.average.update(AVERAGING_WARMUP * total)
         self.position.step += 1

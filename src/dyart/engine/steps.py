@@ -1,6 +1,7 @@
 """One step of training: craft the points, take the loss, move the weights."""
 
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from dyart.data.loader import Batch
 from dyart.engine.capture import Captured, CaptureError, Pool
 from dyart.engine.fabric import Fabric
 from dyart.engine.views import Views
-from dyart.methods.base import Method, Metrics, check_parts
+from dyart.methods.base import Method, Metrics, check_parts, perturbs
 
 Work = tuple[Tensor, Metrics, list[Tensor | None]]
 
@@ -23,8 +24,8 @@ class Stepper:
         fabric: device and precision.
         views: of the network, which is trained in place.
         method: what is trained on.
-        capture: record a step, up to the gradients, as one CUDA graph; its crafting alone where the method perturbs the
-            weights on the way, where batches are split, or where the loss cannot be recorded.
+        capture: record a step, up to the gradients, as one CUDA graph; its crafting alone where batches are split, the
+            loss cannot be recorded, or several processes exchange a perturbation of the weights on the way.
         accumulate: parts that a batch is split into.
     """
 
@@ -36,7 +37,7 @@ class Stepper:
         self.fabric, self.views, self.method, self.accumulate = fabric, views, method, accumulate
         self.capture = method.compiled = capture
         method.static = views.folded is not None
-        self.whole = capture and accumulate == 1 and type(method).perturb is Method.perturb
+        self.whole = capture and accumulate == 1 and not (perturbs(method) and fabric.world_size > 1)
         self.parameters = [parameter for parameter in views.model.parameters() if parameter.requires_grad]
         self.stage: Hashable = object()  # equal to no method's
         self.pool, self.recorded = Pool(), dict[Hashable, tuple[Callable[[Batch], Any], Callable[[Batch], Work]]]()
@@ -82,17 +83,17 @@ class Stepper:
         parts = split(batch, self.accumulate)
         total: Tensor | None = None
         summed: Metrics = {}
-        for position, part in enumerate(parts):
+        for part in parts:
             crafted = self.craft(part)
-            with self.fabric.autocast():
-                if position == 0:
-                    self.method.perturb(self.views.model, self.views.update, part, crafted)
-                returned = self.method.loss(self.views.update, part, crafted)
-                if not isinstance(returned, tuple):
-                    raise ValueError(f"the loss of the method {self.method.name!r} must return (loss, metrics)")
-                loss, metrics = returned
-                loss = loss / len(parts)
-            self.fabric.backward(loss)
+            with ExitStack() as moved:
+                with self.fabric.autocast():
+                    moved.enter_context(self.method.perturbed(self.views.model, self.views.update, part, crafted))
+                    returned = self.method.loss(self.views.update, part, crafted)
+                    if not isinstance(returned, tuple):
+                        raise ValueError(f"the loss of the method {self.method.name!r} must return (loss, metrics)")
+                    loss, metrics = returned
+                    loss = loss / len(parts)
+                self.fabric.backward(loss)
             metrics = {name: value / len(parts) for name, value in metrics.items()}
             summed = {name: summed[name] + value if summed else value for name, value in metrics.items()}
             total = loss.detach() if total is None else total + loss.detach()

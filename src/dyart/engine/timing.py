@@ -88,9 +88,7 @@ def operations(training: Training) -> tuple[int, int]:
     """Return floating point operations of one step, and of one forward pass of its batch; of an uncompiled training."""
     batch = next(training.loader.epoch(0))
     training.stepper.gradients(batch)  # once before: what is made in a first step is not counted
-    training.method.restore(training.model)
     step = _counted(lambda: training.stepper.gradients(batch))
-    training.method.restore(training.model)
     with torch.no_grad():
         return step, _counted(lambda: training.model(batch.inputs))
 

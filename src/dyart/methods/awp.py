@@ -6,16 +6,17 @@ with L the wrapped method's loss at its points, crafted at theta, and l the tens
 name has "weight" in it: convolutions and linear layers. The gradient for v is one more training-mode pass, from which
 BatchNorm's running statistics are protected.
 
-In the engine the optimizer's step is taken at theta + gamma v and gamma v subtracted afterwards, as in the released
-code: weight decay sees the moved weights. In anybody's loop nothing comes after the optimizer's step. There the method
-is a loss like any other, whose value and gradient are those at theta + gamma v: the same but for weight decay, which
-then acts on theta itself (a difference of lr * decay * gamma v).
+The weights are back before the optimizer's step: weight decay acts on theta. The released code steps at theta + gamma v
+and subtracts gamma v afterwards, the same but for weight decay, which acts on the moved weights there (a difference of
+lr * decay * gamma v). In anybody's loop the method is a loss like any other, with this value and gradient.
 """
 
 import inspect
 import math
 import types
 import typing
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -59,7 +60,6 @@ class AWP(Method[Any]):
         if not 0 <= awp_warmup <= 1:
             raise ValueError(f"awp_warmup is a fraction of the training, from 0 to 1, got {awp_warmup}")
         self.gamma, self.awp_warmup = gamma, awp_warmup
-        self._awp_moves: list[Move] = []
         super().__init__(*settings, **named)  # which may call advance
         # Where nobody says how much of the training is done, there is no warm-up.
         self.awp_active = True
@@ -69,25 +69,29 @@ class AWP(Method[Any]):
         super().advance(fraction)
         self.awp_active = fraction >= self.awp_warmup
 
-    def perturb(self, model: nn.Module, forward: Model, batch: Batch, crafted: Any) -> None:  # noqa: ANN401
-        """Move the weights towards a larger loss."""
-        if self._awp_moves:
-            raise RuntimeError("the weights are perturbed already: call restore(model) after the optimizer's step")
-        super().perturb(model, forward, batch, crafted)
-        self._awp_moves = self.awp_moves(model, forward, batch, crafted)
-        with torch.no_grad():
-            for _, weight, move in self._awp_moves:
-                weight.add_(move)
-        # Autocast keeps the weights of the pass above in bfloat16, as they were.
-        torch.clear_autocast_cache()
+    @property
+    def stage(self) -> Hashable:
+        """Steps before and after the warm-up's end are captured apart."""
+        return super().stage, self.awp_active
 
-    def restore(self, model: nn.Module) -> None:
-        """Take the perturbation back."""
-        with torch.no_grad():
-            for _, weight, move in self._awp_moves:
-                weight.sub_(move)
-        self._awp_moves = []
-        super().restore(model)
+    @contextmanager
+    def perturbed(self, model: nn.Module, forward: Model, batch: Batch, crafted: Any) -> Iterator[None]:  # noqa: ANN401
+        """Move the weights towards a larger loss, and put back exactly what was there."""
+        with super().perturbed(model, forward, batch, crafted):
+            moves = self.awp_moves(model, forward, batch, crafted)
+            before = [weight.detach().clone() for _, weight, _ in moves]
+            try:
+                with torch.no_grad():
+                    for _, weight, move in moves:
+                        weight.add_(move)
+                # Autocast keeps the weights of the pass above in bfloat16, as they were.
+                torch.clear_autocast_cache()
+                yield
+            finally:
+                with torch.no_grad():
+                    for (_, weight, _), old in zip(moves, before, strict=True):
+                        weight.copy_(old)
+                torch.clear_autocast_cache()
 
     def loss_alone(self, model: Model, batch: Batch, crafted: Any) -> tuple[Tensor, Metrics]:  # noqa: ANN401
         """Return the loss at the moved weights, as a function of the weights where they are."""

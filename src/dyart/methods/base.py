@@ -9,7 +9,8 @@ import importlib
 import inspect
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, ClassVar, Generic, TypeVar
@@ -76,8 +77,11 @@ class Method(ABC, Generic[Crafted]):
     def advance(self, fraction: float) -> None:
         """Take note that this fraction of the training is done, from 0 on; called before every epoch."""
 
-    def perturb(self, model: nn.Module, forward: Model, batch: Batch, crafted: Crafted) -> None:
-        """Move the weights before the loss is taken; ``restore`` undoes it after the optimizer's step (AWP).
+    @contextmanager
+    def perturbed(self, model: nn.Module, forward: Model, batch: Batch, crafted: Crafted) -> Iterator[None]:
+        """Move the weights for as long as the loss and its gradient are taken (AWP); the optimizer's step comes after.
+
+        Without host synchronisation, as ``loss``.
 
         Args:
             model: whose parameters are moved in place, in training mode.
@@ -85,9 +89,7 @@ class Method(ABC, Generic[Crafted]):
             batch: of the step.
             crafted: what was crafted for it.
         """
-
-    def restore(self, model: nn.Module) -> None:
-        """Take back what ``perturb`` did, leaving the optimizer's step."""
+        yield
 
     def rank(self, clean: float, robust: float) -> tuple[float, float]:
         """Return what checkpoints are compared by: robust validation accuracy, then clean."""
@@ -115,7 +117,7 @@ class Method(ABC, Generic[Crafted]):
         return self.loss_alone(model, batch, self.crafted(model, batch))
 
     def loss_alone(self, model: Model, batch: Batch, crafted: Crafted) -> tuple[Tensor, Metrics]:
-        """Return ``loss`` where nobody calls ``perturb`` and ``restore``: in anybody's training loop."""
+        """Return ``loss`` where nobody enters ``perturbed``: in anybody's training loop."""
         return self.loss(model, batch, crafted)
 
     def crafted(self, model: Model, batch: Batch) -> Crafted:
@@ -128,9 +130,14 @@ class Method(ABC, Generic[Crafted]):
 
 def check_parts(method: Method[Any], parts: int) -> None:
     """Raise if a method cannot be trained on batches that are split into parts."""
-    if parts > 1 and type(method).perturb is not Method.perturb:
-        # Parts after the first would be crafted at the perturbed weights.
+    if parts > 1 and perturbs(method):
+        # Each part would have a perturbation of its own.
         raise ValueError(f"{method.name} perturbs the weights for a whole step: train.accumulate must be 1")
+
+
+def perturbs(method: Method[Any]) -> bool:
+    """Return whether a method moves the weights on the way to its loss."""
+    return type(method).perturbed is not Method.perturbed
 
 
 def classification_loss(logits: Tensor, batch: Batch) -> Tensor:
