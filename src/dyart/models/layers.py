@@ -98,6 +98,37 @@ def pooled(x: Tensor) -> Tensor:
     return F.adaptive_avg_pool2d(x, 1).flatten(1)
 
 
+def group_norm(x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Return ``F.group_norm`` by way of every channel's mean and variance, in the dtype of ``x``.
+
+    With channels last in memory, compiled for a GPU, neighbouring threads then read neighbouring numbers. A group alone
+    has only a few neighbouring channels.
+    """
+    wide = x if x.dtype == torch.float64 else x.float()
+    variance, mean = torch.var_mean(wide.flatten(2), dim=2, correction=0)
+    variance, mean = variance.unflatten(1, (groups, -1)), mean.unflatten(1, (groups, -1))
+    centre = mean.mean(dim=2, keepdim=True)
+    spread = (variance + (mean - centre).square()).mean(dim=2, keepdim=True)
+    scale = torch.rsqrt(spread + eps).expand_as(mean).flatten(1)
+    if weight is not None:
+        scale = scale * weight
+    shift = -centre.expand_as(mean).flatten(1) * scale
+    if bias is not None:
+        shift = shift + bias
+    shape = (*scale.shape, *[1] * (x.ndim - 2))
+    return (wide * scale.view(shape) + shift.view(shape)).to(x.dtype)
+
+
+class GroupNorm(nn.GroupNorm):
+    """GroupNorm by way of the channels (``group_norm``) where it is compiled for a GPU; elsewhere torch's own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x`` normalised in groups of channels."""
+        if x.is_cuda and torch.compiler.is_compiling():
+            return group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+        return super().forward(x)
+
+
 def replace_batch_norm(module: nn.Module) -> nn.Module:
     """Replace every BatchNorm inside ``module`` by GroupNorm with gcd(32, channels) groups, names kept.
 
@@ -111,7 +142,7 @@ def replace_batch_norm(module: nn.Module) -> nn.Module:
         )
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         channels, like = module.num_features, module.weight
-        group = nn.GroupNorm(math.gcd(GROUPS, channels), channels, eps=1e-5, affine=module.affine)
+        group = GroupNorm(math.gcd(GROUPS, channels), channels, eps=1e-5, affine=module.affine)
         return group if like is None else group.to(device=like.device, dtype=like.dtype)
     for name, child in module.named_children():
         new = replace_batch_norm(child)
