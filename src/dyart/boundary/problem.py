@@ -207,7 +207,7 @@ class Problem:
     def into_box(self, x: Tensor) -> Tensor:
         """Return ``x`` inside the box, rounded as the model will see it."""
         if self.low is not None and self.high is not None:
-            x = torch.maximum(torch.minimum(x, self.high), self.low)
+            x = torch.clamp(x, self.low, self.high)
         return x.to(self.inputs.dtype).to(self.origin.dtype)
 
     def project(self, origin: Tensor, gradient: Tensor, offset: Tensor) -> Tensor:

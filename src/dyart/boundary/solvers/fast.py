@@ -239,12 +239,11 @@ def _advance(problem: Problem, x: Tensor, now: Evaluation, normal: Tensor, setti
     else:
         # Both projections onto, and a little beyond, the boundary as linearised at x, at once.
         starts = torch.stack([base, origin])
-        offset = now.followed + (normal * (starts - x)).sum(dim=-1)
+        offset = now.followed + (starts - x).mul_(normal).sum(dim=-1)
         ways = problem.project(starts, normal, setting.overshoot * offset)
         near, far = (norm_of(way, problem.norm) for way in ways)
         share = (near / torch.where(near + far > 0, near + far, 1.0))[:, None]
-        from_base, from_origin = starts + ways
-        moved = torch.lerp(from_base, from_origin, share)
+        moved = torch.lerp(*ways.add_(starts), share)
     # A gradient that overflowed says nothing: start again from the input.
     usable = _finite(moved) & _finite(now.gradient)
     return problem.into_box(torch.where(usable[:, None], moved, origin))
