@@ -116,7 +116,8 @@ def group_norm(x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | Non
     if bias is not None:
         shift = shift + bias
     shape = (*scale.shape, *[1] * (x.ndim - 2))
-    return (wide * scale.view(shape) + shift.view(shape)).to(x.dtype)
+    normalized: Tensor = wide * scale.view(shape) + shift.view(shape)
+    return normalized.to(x.dtype)
 
 
 class GroupNorm(nn.GroupNorm):

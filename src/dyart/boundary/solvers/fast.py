@@ -243,7 +243,8 @@ def _advance(problem: Problem, x: Tensor, now: Evaluation, normal: Tensor, setti
         ways = problem.project(starts, normal, setting.overshoot * offset)
         near, far = (norm_of(way, problem.norm) for way in ways)
         share = (near / torch.where(near + far > 0, near + far, 1.0))[:, None]
-        moved = torch.lerp(*ways.add_(starts), share)
+        from_base, from_origin = ways.add_(starts)
+        moved = torch.lerp(from_base, from_origin, share)
     # A gradient that overflowed says nothing: start again from the input.
     usable = _finite(moved) & _finite(now.gradient)
     return problem.into_box(torch.where(usable[:, None], moved, origin))
