@@ -7,6 +7,7 @@ from engine_cases import CrashAt, CrashError, assert_same_run, last_state, make_
 from dyart.data import load
 from dyart.engine.capture import Captured
 from dyart.engine.run import prepare, train
+from dyart.engine.steps import Stepper
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -69,6 +70,24 @@ def test_a_compiled_run_is_resumed_within_a_tolerance(tmp_path, method):
     one, other, killed = (last_state(tmp_path / name) for name in ("one", "other", "killed"))
     print(f"\n{method}: two runs differ by {distance(one, other):.2e}, the resumed one by {distance(one, killed):.2e}")
     assert distance(one, killed) < TOLERANCE
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_a_captured_step_has_the_gradients_of_another(tmp_path, method):
+    training = prepare(configured(tmp_path, method, compile="on", burn_in=0), tmp_path)
+    recorded, plain = training.stepper, Stepper(training.fabric, training.views, training.method)
+    training.method.compiled = True  # of both
+    recorded.advance(0.99)
+    batches = list(training.loader.epoch(0))
+    for batch in batches[:4]:
+        buffers = {name: buffer.clone() for name, buffer in training.model.named_buffers()}
+        taken = []
+        for stepper in (recorded, plain):
+            training.model.load_state_dict(buffers, strict=False)
+            stepper.gradients(batch)
+            taken.append(torch.cat([parameter.grad.flatten() for parameter in training.model.parameters()]))
+        assert float((taken[0] - taken[1]).norm() / taken[1].norm()) < 1e-2
+    assert recorded.work.graph is not None, "the step was not captured"
 
 
 @pytest.mark.parametrize("method", list(METHODS))

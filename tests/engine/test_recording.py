@@ -1,6 +1,7 @@
 """What is recorded as a CUDA graph, with one that runs on the CPU in its place: how often, of what, and if it fails."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -125,6 +126,25 @@ def test_a_step_that_cannot_be_recorded_is_crafted_apart(monkeypatch, graphs, ad
     assert float(loss) == float(again)
 
 
+def test_where_nothing_can_be_recorded_it_is_tried_twice(monkeypatch, adaptive, capsys):
+    training, stepper = adaptive
+    tried = []
+
+    def record(function, pool=None):
+        tried.append(function)
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(capture, "record", record)
+    batch = next(training.loader.epoch(0))
+    losses = [float(stepper.gradients(batch)[0]) for _ in range(8)]
+    assert len(set(losses)) == 1
+    assert len(tried) == 2
+    assert capsys.readouterr().out.splitlines() == [
+        "the loss of dyart cannot be recorded (no): only its crafting is",
+        "the crafting of dyart cannot be recorded (no): nothing is",
+    ]
+
+
 def test_perturbed_weights_are_recorded_with_the_step(graphs):
     """Before and after AWP's warm-up: two graphs, with the gradients of a training without any."""
     method = {"name": "at-awp", "steps": 2, "radius": 0.1, "step_size": 0.05, "gamma": 0.05, "awp_warmup": 0.5}
@@ -147,6 +167,13 @@ def test_perturbed_weights_are_recorded_with_the_step(graphs):
         seen.append(len(graphs))
     assert seen == [1, 1, 2, 2]
     assert all(graph.replays for graph, _ in graphs)
+
+
+@pytest.mark.parametrize(("name", "processes", "whole"), [("at", 2, True), ("at-awp", 1, True), ("at-awp", 2, False)])
+def test_what_processes_exchange_within_a_step_is_not_recorded(name, processes, whole):
+    training = prepare(make_config(method={"name": name, "steps": 2, "radius": 0.1, "step_size": 0.05}))
+    stepper = Stepper(SimpleNamespace(world_size=processes), training.views, training.method, capture=True)
+    assert stepper.whole is whole
 
 
 # Validation

@@ -370,13 +370,13 @@ def test_listeners_and_averages_see_restored_weights(name):
 
     class Look(Callback):
         def on_step(self, training):
-            seen.append(values(training.model))
+            seen.extend([values(training.model), values(training.average.model)])
 
     method = {"name": f"{name}-awp", **SETTINGS[name], "awp_warmup": 0}
     training = prepare(check(TREE | {"method": method, "optim": {"lr": 1e-30}}), callbacks=[Look()])
     before = values(training.model)
     training.run()
-    assert len(seen) == 9
+    assert len(seen) == 2 * 9
     assert all(torch.equal(old, new) for step in seen for old, new in zip(before, step, strict=True))
 
 

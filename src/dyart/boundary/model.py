@@ -75,6 +75,7 @@ def evaluation_mode(model: Model) -> Iterator[None]:
 def unchanged(model: Model, device: torch.device) -> Iterator[None]:
     """Leave buffers and the global random state as they are, whatever the model does to them.
 
+    Not the random state of a GPU while a CUDA graph is recorded: the graph has its own, which nobody can set back.
     Parameters, their gradients and flags need no guard: nothing in this package writes to them. Nor do the
     statistics of BatchNorm layers in eval mode.
     """
@@ -88,7 +89,6 @@ def unchanged(model: Model, device: torch.device) -> Iterator[None]:
     copies = [
         (owner, name, buffer, None if 0 in buffer.stride() else buffer.detach().clone()) for owner, name, buffer in held
     ]
-    # What a CUDA graph records draws from its own generator, which nobody can set back.
     forked = [device] if device.type == "cuda" and not torch.cuda.is_current_stream_capturing() else []
     with torch.random.fork_rng(devices=forked):
         try:

@@ -67,7 +67,7 @@ def project_onto_hyperplane(
         room = torch.where(direction == 0, 0.0, torch.inf)
     else:
         # One of the two is the room, the other one its opposite end's; 0 times an infinite bound is no room.
-        room = torch.maximum((upper - origin).mul_(direction), (lower - origin).mul_(direction))
+        room = torch.maximum(direction * (upper - origin), direction * (lower - origin))
         room = room.nan_to_num_(nan=0.0, posinf=torch.inf).clamp_(min=0)
     if norm == "l1":
         return (direction * _steepest_first(needed, slope.expand_as(room), room)).to(origin.dtype)

@@ -56,15 +56,18 @@ class Stepper:
         try:
             loss, metrics, gradients = self.work(batch)
         except CaptureError as error:
-            reason = str(error).splitlines()[0]
-            self.fabric.print(f"the loss of {self.method.name} cannot be recorded ({reason}): only its crafting is")
-            self.whole = False
-            self.recorded.clear()
-            self._begin()
+            self._record_less(str(error).splitlines()[0])
             loss, metrics, gradients = self.work(batch)
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient
         return loss, metrics
+
+    def _record_less(self, reason: str) -> None:
+        what, rest = ("loss", "only its crafting is") if self.whole else ("crafting", "nothing is")
+        self.fabric.print(f"the {what} of {self.method.name} cannot be recorded ({reason}): {rest}")
+        self.whole, self.capture = False, self.whole
+        self.recorded.clear()
+        self._begin()
 
     def _begin(self) -> None:
         if self.stage not in self.recorded:

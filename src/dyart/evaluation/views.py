@@ -18,7 +18,6 @@ from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, ieee_float32, logits_of
 from dyart.engine.folded import FoldedView
 from dyart.engine.views import compiled, frozen_view
-from dyart.evaluation.replayed import Replayed
 
 Precision = Literal["ieee", "tf32", "bf16"]
 # The most examples that a compiled view takes at a time: as few as keep a GPU busy, so that little is filled up.
@@ -44,7 +43,6 @@ class View:
         fast: the model compiled for batches of ``size``; larger ones are divided, smaller ones filled up with copies of
             an example, and those below a quarter go to the model itself.
         size: of those batches.
-        record: replay ``fast`` as CUDA graphs, for all that is not divided.
     """
 
     def __init__(
@@ -55,12 +53,10 @@ class View:
         dtype: torch.dtype = torch.float32,
         fast: Model | None = None,
         size: int = 0,
-        record: bool = False,
     ) -> None:
         """Call nothing yet."""
         self.model, self.count, self.precision, self.dtype = model, count, precision, dtype
         self.fast, self.size, self.keeps = fast, size, False
-        self.replayed = None if fast is None or not record else Replayed(lambda x: logits_of(fast(x)))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the logits of ``x``."""
@@ -83,21 +79,15 @@ class View:
         """Return the logits of ``x`` in the view's precision, by batches of a known size on the way."""
         self.count.forward += len(x)
         parts = [x] if self.fast is None else x.split(self.size)
-        logits = [self._part(part, len(parts) == 1) for part in parts]
+        logits = [self._part(part) for part in parts]
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
-    def _part(self, x: Tensor, alone: bool) -> Tensor:
+    def _part(self, x: Tensor) -> Tensor:
         if self.fast is None or len(x) < self.size / 4:
             return at_least_float32(logits_of(self.model(x.to(self.dtype))))
         short = self.size - len(x)
         filled = torch.cat([x, x[:1].detach().expand(short, *x.shape[1:])]) if short else x
-        call = self.replayed if self.replayed is not None and alone else self.fast
-        return at_least_float32(logits_of(call(filled.to(self.dtype)))[: len(x)])
-
-    @property
-    def passes(self) -> int:
-        """Changes where the memory of an earlier forward pass has been written over."""
-        return 0 if self.replayed is None else self.replayed.passes
+        return at_least_float32(logits_of(self.fast(filled.to(self.dtype)))[: len(x)])
 
     def graph(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return a leaf like ``x`` and its logits, with what a backward pass needs."""
@@ -115,7 +105,6 @@ class _Pass(torch.autograd.Function):
             with computing(view.precision, x.device), torch.no_grad():
                 return view.plainly(x)
         ctx.view, ctx.inner = view, view.graph(x)
-        ctx.passes = view.passes
         ctx.save_for_backward(x)
         logits: Tensor = ctx.inner[1].detach()
         return logits
@@ -124,8 +113,7 @@ class _Pass(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
         view: View = ctx.view
-        gone = ctx.inner is None or ctx.passes != view.passes
-        leaf, logits = view.graph(ctx.saved_tensors[0]) if gone else ctx.inner
+        leaf, logits = view.graph(ctx.saved_tensors[0]) if ctx.inner is None else ctx.inner
         inner = None
         if logits.requires_grad:
             # What autocast chose on the way forwards is kept on the way back: it is not to choose again.
@@ -138,7 +126,7 @@ class _Pass(torch.autograd.Function):
             )
         view.count.backward += len(leaf)
         ctx.inner = ctx.inner if view.keeps else None
-        return inner if view.replayed is None else inner.clone(), None
+        return inner, None
 
 
 def attack_view(
@@ -147,8 +135,7 @@ def attack_view(
     """Return the view for attacks: the ``plain`` one in plain float32; else one of an evaluation copy of the model.
 
     On a GPU the copy of an image network has its channels last, which convolutions there like better. A compiled one
-    has its BatchNorm folded. It is compiled for one size, since every further one would take another minute, and its
-    passes are recorded as CUDA graphs.
+    has its BatchNorm folded. It is compiled for one size: every further one would take another minute.
     """
     if precision == "ieee" and not compile:
         return plain
@@ -163,8 +150,7 @@ def attack_view(
     if not compile:
         return View(own, plain.count, precision, plain.dtype)
     folded = FoldedView(own, frozen_view(own), half=precision == "bf16").module
-    fast, size = compiled(folded, compile), min(batch, MOST[precision])
-    return View(folded, plain.count, precision, plain.dtype, fast, size, record=device.type == "cuda")
+    return View(folded, plain.count, precision, plain.dtype, compiled(folded, compile), min(batch, MOST[precision]))
 
 
 def computing(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
@@ -174,8 +160,7 @@ def computing(precision: Precision, device: torch.device) -> AbstractContextMana
 
 @contextmanager
 def _bf16(device: torch.device) -> Iterator[None]:
-    # Without autocast's cache, which a CUDA graph must not use; no weight is cast twice in a pass.
-    with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False):
+    with torch.autocast(device.type, dtype=torch.bfloat16):
         yield
 
 

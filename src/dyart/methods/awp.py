@@ -79,17 +79,18 @@ class AWP(Method[Any]):
         """Move the weights towards a larger loss, and put back exactly what was there."""
         with super().perturbed(model, forward, batch, crafted):
             moves = self.awp_moves(model, forward, batch, crafted)
-            before = [weight.detach().clone() for _, weight, _ in moves]
+            before = [(weight, weight.detach().clone()) for _, weight, _ in moves]
             try:
                 with torch.no_grad():
                     for _, weight, move in moves:
                         weight.add_(move)
+                del moves
                 # Autocast keeps the weights of the pass above in bfloat16, as they were.
                 torch.clear_autocast_cache()
                 yield
             finally:
                 with torch.no_grad():
-                    for (_, weight, _), old in zip(moves, before, strict=True):
+                    for weight, old in before:
                         weight.copy_(old)
                 torch.clear_autocast_cache()
 
@@ -106,7 +107,8 @@ class AWP(Method[Any]):
     def awp_moves(self, model: nn.Module, forward: Model, batch: Batch, crafted: Any) -> list[Move]:  # noqa: ANN401
         """Return gamma v for every weight, by name; nothing during the warm-up.
 
-        Buffers, gradients, random generators and what the wrapped method keeps per example stay as they are.
+        Buffers, gradients, random generators and what the wrapped method keeps per example stay as they are; but a
+        step that is recorded as a CUDA graph draws its dropout twice.
         """
         weights = [(name, p) for name, p in model.named_parameters() if p.requires_grad and _is_moved(name, p)]
         if not (weights and self.awp_active and self.gamma > 0):

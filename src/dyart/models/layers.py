@@ -99,7 +99,10 @@ def pooled(x: Tensor) -> Tensor:
 
 
 def group_norm(x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """Return ``F.group_norm`` by way of every channel's mean and variance, in the dtype of ``x``.
+    """Return ``F.group_norm`` by way of every channel's mean and variance: ``[N, C, ...]``, images or the like.
+
+    Computed in float32 or better and returned in the dtype of ``x``, under autocast as well, where ``F.group_norm``
+    returns float32: half precision stays half, as with BatchNorm.
 
     With channels last in memory, compiled for a GPU, neighbouring threads then read neighbouring numbers. A group alone
     has only a few neighbouring channels.
@@ -115,9 +118,13 @@ def group_norm(x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | Non
     shift = -centre.expand_as(mean).flatten(1) * scale
     if bias is not None:
         shift = shift + bias
-    shape = (*scale.shape, *[1] * (x.ndim - 2))
-    normalized: Tensor = wide * scale.view(shape) + shift.view(shape)
-    return normalized.to(x.dtype)
+    normalized: Tensor = wide.flatten(2) * scale.unsqueeze(2) + shift.unsqueeze(2)
+    return normalized.to(x.dtype).reshape(x.shape)
+
+
+def by_channels(x: Tensor) -> bool:
+    """Return whether a layer goes by the channels: where it is compiled for a GPU."""
+    return x.is_cuda and x.ndim > 2 and torch.compiler.is_compiling()
 
 
 class GroupNorm(nn.GroupNorm):
@@ -125,9 +132,9 @@ class GroupNorm(nn.GroupNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x`` normalised in groups of channels."""
-        if x.is_cuda and torch.compiler.is_compiling():
+        if by_channels(x):
             return group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
-        return super().forward(x)
+        return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
 
 
 def replace_batch_norm(module: nn.Module) -> nn.Module:
