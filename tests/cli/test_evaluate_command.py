@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -113,6 +114,20 @@ def test_the_same_command_has_one_record_and_another_one_of_its_own(capsys, tmp_
     }
     name = "evaluation-my-weights-30"
     assert radii == {name: ["0.01"], f"{name}-pgd": ["0.02"], f"{name}-pgd-2": ["0.03"]}
+
+
+@pytest.mark.parametrize("other", [["--norm", "l2", "--radii", "0.1"], ["--radii", "0.01"]])
+def test_another_norm_or_other_radii_do_not_replace_a_runs_record(capsys, finished, tmp_path, monkeypatch, other):
+    monkeypatch.chdir(tmp_path)
+    before = json.loads((finished / "evaluation.json").read_text())
+    words = ["evaluate", finished, "--device", "cpu", "--attack", "margins"]
+    status, out, _ = run(capsys, *words, *other)
+    assert status == 0
+    assert json.loads((finished / "evaluation.json").read_text()) == before
+    assert "is of another evaluation, and stays" in out
+    beside = json.loads((finished / "evaluation-margins" / "evaluation.json").read_text())
+    assert list(beside["robust"]) == other[-1:]
+    shutil.rmtree(finished / "evaluation-margins")
 
 
 def test_a_quicker_attack_does_not_replace_a_more_thorough_one_in_a_run(capsys, finished, tmp_path, monkeypatch):

@@ -193,3 +193,22 @@ def test_no_radius_is_drawn_where_the_runs_have_different_ones(runs):
 def test_a_single_observation_is_a_dot(runs):
     few = {name: values[:1] for name, values in runs[0].monitor.items()}
     assert motion.negative(replace(runs[0], monitor=few))["data"][0]["mode"] == "lines+markers"
+
+
+def test_margins_in_another_norm_or_of_the_soft_boundary_are_not_shown(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (own,) = read_runs([folder])
+    wanted = figures.median_margin(own)
+    (folder / "margins.csv").rename(folder / "margins-40.csv")
+    (folder / "margins-40.json").write_text(json.dumps({"settings": {"norm": "linf", "boundary": "exact"}}))
+    for settings in ({"norm": "l2", "boundary": "exact"}, {"norm": "linf", "boundary": "soft"}):
+        text = (folder / "margins-40.csv").read_text().splitlines()
+        (folder / "margins.csv").write_text("\n".join(text[:2]) + "\n")
+        (folder / "margins.json").write_text(json.dumps({"settings": settings}))
+        (run,) = read_runs([folder])
+        assert figures.median_margin(run) == wanted
+        assert not run.damaged
+    (folder / "margins-40.csv").unlink()
+    (folder / "per_example.csv").unlink(missing_ok=True)
+    (run,) = read_runs([folder])
+    assert run.margins is None

@@ -161,7 +161,7 @@ def _add_margins(commands: Commands) -> None:
     add_network_options(margins)
     add_devices_option(margins)
     add = margins.add_argument_group("search").add_argument
-    add("--norm", choices=["linf", "l2", "l1"], default="linf", help="of the distance (default: linf)")
+    add("--norm", choices=["linf", "l2", "l1"], help="of the distance (default: the run's, else linf)")
     add(
         "--boundary",
         choices=["exact", "soft"],

@@ -19,6 +19,7 @@ from dyart.data import DataSet
 from dyart.data.ranks import team_here
 from dyart.data.sets import Indices
 from dyart.engine.files import write_json
+from dyart.engine.run import read_config
 from dyart.evaluation.agreement import Agreement, compare
 from dyart.evaluation.curve import accuracy_from_margins
 from dyart.evaluation.intervals import wilson
@@ -42,9 +43,10 @@ def margins_command(options: argparse.Namespace) -> None:
         raise ValueError("--radii asks for robust accuracy, which needs --boundary exact")
     if options.count is not None and options.count < 1:
         raise ValueError(f"--count must be at least 1, got {options.count}")
+    model, data, device, folder = named_network(options)
+    options.norm = options.norm or ("linf" if folder is None else read_config(folder).eval.norm)
     if options.cross_check:
         options.cross_check = _second_solver(options.cross_check, options.solver, options.norm)
-    model, data, device, folder = named_network(options)
     team = team_here()
     examples = len(sample(len(data.test), options.count, options.seed))
     place = (options.out, "") if options.out else margins_path(folder or Path(), data.name, examples, options)

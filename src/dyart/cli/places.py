@@ -24,7 +24,8 @@ def evaluation_folder(
 
     A run's own folder for its best weights on the whole test set; one in it for a checkpoint or a part of the set.
     Without a run, one that is named after the weights or the model. What a finished evaluation of the same weights has
-    there already is replaced by a more thorough attack alone; any other goes beside it.
+    there already is replaced alone by a more thorough attack in the same norm, at these radii and perhaps more; any
+    other goes beside it.
 
     Args:
         run: the run's folder.
@@ -91,9 +92,15 @@ def _numbered(first: Path, second: Path) -> Iterator[Path]:
 
 
 def _outdone(stored: Record, asked: Record) -> bool:
-    """Say whether a run's record makes room: of a quicker attack, of other weights, or the training's own."""
+    """Say whether a run's record makes room for one that answers all that it does.
+
+    For one in the same norm at its radii at least, if it is of a quicker attack, of other weights, or the training's
+    own.
+    """
     tier, old = stored.get("tier"), stored.get("asked") or {}
-    if stored.get("data") != asked["data"]:
+    if stored.get("data") != asked["data"] or stored.get("norm", asked["norm"]) != asked["norm"]:
+        return False
+    if not set(stored.get("robust", ())) <= set(asked["radii"]):
         return False
     if tier not in ATTACKS or old.get("network", asked["network"]) != asked["network"]:
         return True

@@ -123,13 +123,31 @@ def _read(folder: Path, name: str) -> Run:
         classes=class_names(str(config.get("data.name", "")), config.get("data.root")),
         accuracy=part(EVALUATION, files.read_accuracy) or newest,
         part=newest,
-        margins=part("margins.csv", files.read_columns) or part("per_example.csv", files.read_margins),
+        margins=_margins(folder, str(config.get("eval.norm", "linf")), part),
         dynamics=part("dynamics.csv", files.read_columns),
         shares=part("dynamics.json", files.read_shares),
         pictures=part("dynamics.npz", files.read_pictures),
         monitor=part("monitor.jsonl", files.read_monitor),
         damaged=damaged,
     )
+
+
+def _margins(folder: Path, norm: str, part: Callable[[str, Callable[[Path], Any]], Any]) -> Columns | None:
+    """Return the distances to the boundary in a run's norm: of a search, or else of its evaluation.
+
+    ``margins.csv`` first, then those that were measured beside it. One without settings is taken for what it should be.
+    """
+    beside = sorted(folder.glob("margins-*.csv"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in (folder / "margins.csv", *beside):
+        settings = (part(path.with_suffix(".json").name, files.read_json) or {}).get("settings", {})
+        fits = settings.get("norm", norm) == norm and settings.get("boundary", "exact") == "exact"
+        if fits and (found := part(path.name, files.read_columns)) is not None:
+            columns: Columns = found
+            return columns
+    if (part(EVALUATION, files.read_json) or {}).get("norm", norm) != norm:
+        return None
+    evaluated: Columns | None = part("per_example.csv", files.read_margins)
+    return evaluated
 
 
 def class_names(data: str, root: str | None = None) -> tuple[str, ...]:
