@@ -64,5 +64,5 @@ def test_a_changed_signature_would_be_seen(before, after):
 def test_options_of_commands_are_in_it():
     lines = list(command_text())
     assert "$ dyart data get:" in lines
-    assert any(line.startswith("  --norm {linf,l2,l1} = linf") for line in lines)
+    assert any(line.startswith("  --boundary {exact,soft} = exact") for line in lines)
     assert "  --radii RADII" in lines

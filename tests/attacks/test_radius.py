@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dyart.attacks.radius import Radius
+from dyart.attacks.radius import ByRadius, Radius
 
 
 @pytest.mark.parametrize("numerator", range(0, 256, 5))
@@ -160,3 +160,14 @@ def test_it_is_a_float_among_floats():
         assert type(result) is float
     assert float(radius) == 8 / 255
     assert type(float(radius)) is float
+
+
+def test_values_by_radius_have_two_names():
+    by_number = ByRadius({Radius("8/255"): 1, Radius("0.5"): 2})
+    assert (by_number["8/255"], by_number[8 / 255], by_number["0.5"], by_number[0.5]) == (1, 1, 2, 2)
+    by_text = ByRadius({"clean": 0, "8/255": 1})
+    assert (by_text["clean"], by_text["8/255"], by_text[8 / 255]) == (0, 1, 1)
+    for key in ("4/255", 0.1, "dirty", None):
+        with pytest.raises(KeyError):
+            by_text[key]
+    assert list(by_text) == ["clean", "8/255"], "asking adds nothing"

@@ -118,18 +118,29 @@ def test_a_network_that_does_not_fit_the_data_is_named_before_anything_is_writte
     assert not (tmp_path / "run").exists()
 
 
-def test_a_loss_without_metrics_is_explained(capsys, tmp_path, monkeypatch):
-    (tmp_path / "own_method.py").write_text(
+@pytest.mark.parametrize(
+    ("name", "returned", "expected"),
+    [
+        ("bare", "model(batch.inputs).sum()", "must return (loss, metrics)"),
+        (
+            "number",
+            "(model(batch.inputs).sum(), {'mean': 0.5})",
+            "the metric 'mean' of the method 'own_number:Own' must",
+        ),
+    ],
+)
+def test_a_loss_without_metrics_is_explained(capsys, tmp_path, monkeypatch, name, returned, expected):
+    (tmp_path / f"own_{name}.py").write_text(
         "from dyart.methods.natural import Natural\n"
-        "class Bare(Natural):\n"
+        "class Own(Natural):\n"
         "    def loss(self, model, batch, crafted):\n"
-        "        return model(batch.inputs).sum()\n"
+        f"        return {returned}\n"
     )
     monkeypatch.chdir(tmp_path)
-    words = [*TINY, "--method.name", "own_method:Bare", "--out", "run", "--quiet"]
+    words = [*TINY, "--method.name", f"own_{name}:Own", "--out", "run", "--quiet"]
     status, _, err = run(capsys, "train", "fashion-mini-cnn-natural", *words)
     assert status == 2
-    assert "must return (loss, metrics)" in err
+    assert expected in err
 
 
 def test_unknown_arguments_are_refused(capsys):

@@ -92,6 +92,23 @@ def test_several_runs_share_their_figures(run, tmp_path):
     assert ">natural<" in (tmp_path / "all" / "dynamics-bars.svg").read_text()
 
 
+def test_without_a_folder_every_run_keeps_its_own_records(run, tmp_path, monkeypatch):
+    """Where a report finds them; the figures of all are apart."""
+    monkeypatch.chdir(tmp_path)
+    one, other = (shutil.copytree(run, tmp_path / name) for name in ("one", "other"))
+    for folder in (one, other):
+        (folder / "dynamics.csv").unlink(missing_ok=True)
+    assert dynamics(one, other, "--count", "64", "--methods", "at") == 0
+    assert all((folder / "dynamics.csv").is_file() for folder in (one, other))
+    apart = tmp_path / "runs" / "dynamics"
+    assert (apart / "dynamics-scatter.png").is_file()
+    assert not any(path.is_dir() for path in apart.iterdir())
+    epochs = sorted((one / "checkpoints").iterdir())[:2]
+    assert len(epochs) == 2
+    assert dynamics(*epochs, "--count", "64", "--methods", "at") == 0
+    assert sum(path.is_dir() for path in apart.iterdir()) == 2, "two of one run go beside each other"
+
+
 def test_runs_that_cannot_share_figures_are_refused_before_any_work(run, tmp_path, capsys):
     assert dynamics(run, run) == 2
     assert "the same run is named twice" in capsys.readouterr().err

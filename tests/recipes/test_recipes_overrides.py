@@ -231,3 +231,11 @@ def test_an_unknown_recipe_names_near_ones(recipe, near):
     message = refused(recipe=recipe)
     assert f"no recipe {recipe!r}" in message
     assert near in message
+
+
+def test_a_network_of_ones_own_has_its_own_activation():
+    assert resolve("cifar10-resnet18-at").model.activation == "silu"
+    assert resolve("cifar10-resnet18-at", ["--model.name", "wrn28-10"]).model.activation == "silu"
+    assert resolve("cifar10-resnet18-at", ["--model.name", "my_net:make"]).model.activation is None
+    words = ["--model.name", "my_net:make", "--model.activation", "relu"]
+    assert resolve("cifar10-resnet18-at", words).model.activation == "relu"

@@ -2,6 +2,10 @@
 
 import math
 from fractions import Fraction
+from typing import Any, TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 class Radius(float):
@@ -40,6 +44,25 @@ class Radius(float):
     def __reduce__(self) -> "tuple[type[Radius], tuple[str]]":
         """Keep the text when pickled or copied."""
         return (Radius, (self.text,))
+
+
+class ByRadius(dict[Key, Value]):
+    """Values by radius, which can be asked for as a number and as a text: ``8 / 255`` or ``"8/255"``."""
+
+    def __missing__(self, key: object) -> Value:
+        """Return the value of the radius of the same size."""
+        wanted = _size(key)
+        for name, value in self.items():
+            if wanted is not None and _size(name) == wanted:
+                return value
+        raise KeyError(key)
+
+
+def _size(radius: Any) -> float | None:  # noqa: ANN401
+    try:
+        return float(Radius(radius))
+    except ValueError:
+        return None
 
 
 def _quotient(text: str) -> float:

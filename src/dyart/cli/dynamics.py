@@ -42,9 +42,12 @@ def dynamics_command(options: argparse.Namespace) -> None:
     radius = _radius(list(sources.values()), options)
     out = options.out or (Path("runs/dynamics") if several else next(iter(sources.values())).folder)
     panels: dict[str, dict[str, Cloud]] = {}
-    plans = {name: Plan(names, against, radius, out / name if several else out) for name in sources}
-    for plan in plans.values():
-        _check_writable(plan.folder)  # now, not after minutes of measuring
+    # Each run's records into its own folder, where a report looks for them, unless several are of one run.
+    own = options.out is None and len({source.folder for source in sources.values()}) == len(sources)
+    folders = {name: source.folder if own else out / name if several else out for name, source in sources.items()}
+    plans = {name: Plan(names, against, radius, folder) for name, folder in folders.items()}
+    for folder in (out, *folders.values()):
+        _check_writable(folder)  # now, not after minutes of measuring
     for name, source in sources.items():
         panels[name if several else ""] = clouds(_measure(source, plans[name], options))
     if not any(len(cloud.margin) for row in panels.values() for cloud in row.values()):

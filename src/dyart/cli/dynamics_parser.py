@@ -61,7 +61,7 @@ def add_dynamics(commands: Commands) -> None:
     add("--radius", type=_radius, help="below it an example counts as vulnerable (default: the run's eval.radius)")
     add("--steps", type=int, default=100, help="of the boundary search (default: 100)")
     add("--averaged", action="store_true", help="averaged weights (default: the raw ones, which a step starts from)")
-    add("--out", type=Path, help="folder (default: the run's; for several runs runs/dynamics)")
+    add("--out", type=Path, help="folder (default: the run's own; figures of several runs: runs/dynamics)")
     add("--device", default="auto")
     add("--seed", type=int, default=0, help="of the choice of examples and of random starts")
     dynamics.set_defaults(run=_dynamics)

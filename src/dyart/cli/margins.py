@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from dyart.attacks.radii import check_radii
 from dyart.boundary.norms import Norm
 from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.search import closest_boundary_points
@@ -24,7 +25,6 @@ from dyart.evaluation.agreement import Agreement, compare
 from dyart.evaluation.curve import accuracy_from_margins
 from dyart.evaluation.intervals import wilson
 from dyart.evaluation.preflight import preflight, stop_on_fatal
-from dyart.evaluation.radii import check_radii
 from dyart.evaluation.records import versions
 
 SHOWN = 5

@@ -34,9 +34,9 @@ class Parser(argparse.ArgumentParser):
         raise argparse.ArgumentError(action, message)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean X?`` for the nearest of the known words; "" if none is near."""
-    near = get_close_matches(word, list(known), 1, 0.6)
+def did_you_mean(word: str, known: Iterable[str], alike: float = 0.6) -> str:
+    """Return ``; did you mean X?`` for the nearest of the known words; "" if none is ``alike`` enough, from 0 to 1."""
+    near = get_close_matches(word, list(known), 1, alike)
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -73,7 +73,7 @@ def refuse_near_flags(parser: argparse.ArgumentParser, command: str, words: list
     own = [option for option in subparsers(parser)[command]._option_string_actions if option.startswith("--")]
     for word in words:
         flag = word.partition("=")[0]
-        if flag.startswith("--") and "." not in flag and flag[2:] not in keys and did_you_mean(flag, own):
+        if flag.startswith("--") and "." not in flag and flag[2:] not in keys and did_you_mean(flag, own, 0.75):
             refuse(parser, command, [flag])
 
 

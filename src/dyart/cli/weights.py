@@ -52,6 +52,10 @@ def _safetensors(path: Path) -> State:
 
 
 def _pickle(path: Path) -> object:
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from error
     inside = _names(path)
     if inside and all(name.endswith(".npy") for name in inside):
         raise RunError(

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dyart.attacks.radii import check_radii
 from dyart.boundary.model import evaluation_mode, logits_of, unchanged
 from dyart.data import load
 from dyart.data.augment import Augment
@@ -120,6 +122,7 @@ def prepare(
             data = load(config.data.name, Path(config.data.root) if config.data.root else None)
     if len(data.train) == 0:
         raise RunError(f"{data.name} has a test part alone: training needs train_images and train_labels (or train/)")
+    _check_radii(config, data)
     model = make_model(config, data).to(fabric.device)
     _try_out(model, config, data, fabric)
     if config.train.sync_batchnorm and fabric.world_size > 1:
@@ -132,6 +135,21 @@ def prepare(
         fabric.print(reason)
     method = make_method(config)
     return Training(config, data, model, method, fabric, _loader(config, data, fabric), folder, callbacks, compile_)
+
+
+def _check_radii(config: Config, data: DataSet) -> None:
+    """Refuse radii as large as the box of all inputs, such as 8 for 8/255."""
+    method, judged = config.method, config.eval.norm
+    own = method.get("norm", "linf")
+    named = [("method.radius", method.get("radius"), own), ("method.r0", method.get("r0"), own)]
+    named += [("eval.radius", config.eval.radius, judged)]
+    named += [("eval.radii", radius, judged) for radius in config.eval.radii]
+    for key, radius, norm in named:
+        if radius is not None:
+            try:
+                check_radii([radius], norm, math.prod(data.shape))
+            except ValueError as error:
+                raise RunError(f"{key}: {error}") from error
 
 
 def _fabric(config: Config) -> Fabric:
@@ -256,8 +274,12 @@ def _check_folder(folder: Path, resume: bool) -> None:
     if resume and not exists:
         raise RunError(f"nothing to resume in {folder}: it has no {CONFIG}")
     if exists and not resume:
-        begun = "" if (folder / "checkpoints").is_dir() else ", without a checkpoint; delete it if nothing is running"
-        raise RunError(f"{folder} holds a run already{begun}: --resume goes on with it, --out chooses another folder")
+        if not (folder / "checkpoints").is_dir():
+            raise RunError(
+                f"{folder} holds a run without a checkpoint, begun by now or ended before its first one: if nothing is "
+                "running there, delete the folder; --out chooses another"
+            )
+        raise RunError(f"{folder} holds a run already: --resume goes on with it, --out chooses another folder")
 
 
 def _lock(folder: Path, stack: ExitStack) -> None:

@@ -95,6 +95,7 @@ class Stepper:
                     if not isinstance(returned, tuple):
                         raise ValueError(f"the loss of the method {self.method.name!r} must return (loss, metrics)")
                     loss, metrics = returned
+                    self._check(metrics)
                     loss = loss / len(parts)
                 self.fabric.backward(loss)
             metrics = {name: value / len(parts) for name, value in metrics.items()}
@@ -102,6 +103,14 @@ class Stepper:
             total = loss.detach() if total is None else total + loss.detach()
         assert total is not None
         return total, summed, [parameter.grad for parameter in self.parameters]
+
+    def _check(self, metrics: Metrics) -> None:
+        for name, value in metrics.items():
+            if not isinstance(value, Tensor):
+                raise ValueError(
+                    f"the metric {name!r} of the method {self.method.name!r} must be a tensor, e.g. loss.detach(), got "
+                    f"{type(value).__name__}"
+                )
 
     def _craft(self, batch: Batch) -> Any:  # noqa: ANN401
         self.views.refresh()

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dyart.attacks.radii import check_radii
 from dyart.attacks.radius import Radius
 from dyart.boundary import validation
 from dyart.boundary.model import Model, evaluation_mode, ieee_float32, unchanged
@@ -23,7 +24,6 @@ from dyart.evaluation.examples import Arrays, Examples, model_digest
 from dyart.evaluation.findings import Finding
 from dyart.evaluation.journal import OUTPUTS, open_journal
 from dyart.evaluation.ledger import Ledger
-from dyart.evaluation.radii import check_radii
 from dyart.evaluation.result import Evaluation
 from dyart.evaluation.runner import Runner
 from dyart.evaluation.settings import Settings, check_box, extent_of, named_radii, width_of

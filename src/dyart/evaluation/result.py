@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dyart.attacks.radius import Radius
+from dyart.attacks.radius import ByRadius, Radius
 from dyart.evaluation.findings import Finding
 from dyart.evaluation.intervals import wilson
 from dyart.evaluation.runner import CLEAN
@@ -42,34 +42,32 @@ class Evaluation:
         return float(self.verdicts.correct.mean())
 
     @property
-    def robust_accuracy(self) -> dict[Radius, float]:
+    def robust_accuracy(self) -> ByRadius[Radius, float]:
         """By radius: share of examples that are classified as labelled and resist; an upper bound of the true one."""
+        if not self._attacked:
+            return ByRadius()
         shares = self.verdicts.resists.mean(axis=0)
-        return (
-            {radius: float(share) for radius, share in zip(self.verdicts.radii, shares, strict=True)}
-            if self._attacked
-            else {}
-        )
+        return ByRadius({radius: float(share) for radius, share in zip(self.verdicts.radii, shares, strict=True)})
 
     @property
-    def intervals(self) -> dict[str, tuple[float, float]]:
+    def intervals(self) -> ByRadius[str, tuple[float, float]]:
         """Wilson's 95 % interval of every accuracy, by ``"clean"`` and by the radius as text."""
         held = {CLEAN: self.verdicts.correct} | self.resisting
-        return {name: wilson(int(flags.sum()), len(flags)) for name, flags in held.items()}
+        return ByRadius({name: wilson(int(flags.sum()), len(flags)) for name, flags in held.items()})
 
     @property
-    def inferred(self) -> dict[Radius, int]:
+    def inferred(self) -> ByRadius[Radius, int]:
         """By radius: how many examples are taken to resist because they did at a larger one."""
         counts = self.verdicts.inferred.sum(axis=0)
-        return {radius: int(count) for radius, count in zip(self.verdicts.radii, counts, strict=True)}
+        return ByRadius({radius: int(count) for radius, count in zip(self.verdicts.radii, counts, strict=True)})
 
     @property
-    def resisting(self) -> dict[str, Flags]:
+    def resisting(self) -> ByRadius[str, Flags]:
         """By radius as text: which examples resist, ``[N]``."""
         if not self._attacked:
-            return {}
+            return ByRadius()
         resists = self.verdicts.resists
-        return {str(radius): resists[:, level] for level, radius in enumerate(self.verdicts.radii)}
+        return ByRadius({str(radius): resists[:, level] for level, radius in enumerate(self.verdicts.radii)})
 
     @property
     def after(self) -> dict[str, dict[Radius, float]]:

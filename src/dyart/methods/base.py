@@ -204,7 +204,9 @@ def find(name: str) -> "type[Method[Any]]":
         return found
     methods = registered()
     if name not in methods:
-        near = get_close_matches(name, methods, 1)
+        near = get_close_matches(name.lower(), methods, 1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise ValueError(f"no method {name!r}{hint} Known: {', '.join(methods)}, or package.module:Class")
+        raise ValueError(
+            f"no method {name!r}{hint} Known: {', '.join(methods)}, any other with -awp, or package.module:Class"
+        )
     return methods[name]

@@ -153,9 +153,16 @@ def flat(tree: Tree, prefix: str = "") -> Tree:
 
 
 def merge(below: Tree, above: Tree) -> Tree:
-    """Return two trees in one; where both have a value, the second's. Another method brings its own settings."""
-    another = _method_name(above) not in (None, _method_name(below))
-    return _joined({key: value for key, value in below.items() if not (another and key == "method")}, above)
+    """Return two trees in one; where both have a value, the second's.
+
+    Another method brings its own settings, a network of the user's own its own activation.
+    """
+    another = _name(above, "method") not in (None, _name(below, "method"))
+    below = {key: value for key, value in below.items() if not (another and key == "method")}
+    network = _name(above, "model")
+    if ":" in str(network) and network != _name(below, "model") and isinstance(below.get("model"), dict):
+        below["model"] = {key: value for key, value in below["model"].items() if key != "activation"}
+    return _joined(below, above)
 
 
 def _joined(below: Tree, above: Tree) -> Tree:
@@ -166,9 +173,9 @@ def _joined(below: Tree, above: Tree) -> Tree:
     return joined
 
 
-def _method_name(tree: Tree) -> Any:  # noqa: ANN401
-    method = tree.get("method")
-    return method.get("name") if isinstance(method, dict) else None
+def _name(tree: Tree, section: str) -> Any:  # noqa: ANN401
+    values = tree.get(section)
+    return values.get("name") if isinstance(values, dict) else None
 
 
 def _text(recipe: str) -> tuple[str, str]:
@@ -182,8 +189,8 @@ def _text(recipe: str) -> tuple[str, str]:
             raise RecipeError(f"the recipe {path} is no text in UTF-8: {error}") from error
     if (path / "config.yaml").is_file():
         raise RecipeError(
-            f"{recipe} is a run: --resume goes on with it, and {path / 'config.yaml'} as recipe with another --out "
-            "repeats it"
+            f"{recipe} is a run: `dyart train --resume` goes on with it, {path / 'config.yaml'} as recipe with another "
+            "--out repeats it, and `dyart report` compares it with others"
         )
     packaged = resources.files("dyart.recipes") / f"{recipe}.yaml"
     if path.is_dir() and not packaged.is_file():
