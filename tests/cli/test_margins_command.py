@@ -162,11 +162,11 @@ def test_a_record_of_more_examples_or_of_something_else_is_not_replaced(capsys, 
     whole = Path("margins.csv").read_text()
     _, out, _ = run(capsys, *linear, *quick, "--count", "20")
     assert Path("margins.csv").read_text() == whole
-    assert len(rows("margins-20.csv")) == 20
+    assert len(rows("margins-linf-20.csv")) == 20
     assert "margins.csv is of more examples or of something else, and stays" in out
     _, out, _ = run(capsys, *linear, *quick, "--count", "40", "--norm", "l2")
     assert Path("margins.csv").read_text() == whole
-    assert json.loads(Path("margins-40.json").read_text())["settings"]["norm"] == "l2"
+    assert json.loads(Path("margins-l2-40.json").read_text())["settings"]["norm"] == "l2"
     _, out, _ = run(capsys, *linear, *quick, "--count", "60")
     assert len(rows()) == 60, "more of the same replaces less"
     assert "stays" not in out
@@ -177,7 +177,7 @@ def test_a_record_of_more_examples_or_of_something_else_is_not_replaced(capsys, 
 def test_a_csv_without_its_settings_is_judged_by_its_length(capsys, linear):
     Path("margins.csv").write_text("index\n" + "1\n" * 30)
     assert run(capsys, *linear, "--steps", "5", "--count", "20")[0] == 0
-    assert len(rows("margins-20.csv")) == 20
+    assert len(rows("margins-linf-20.csv")) == 20
     assert run(capsys, *linear, "--steps", "5", "--count", "30")[0] == 0
     assert len(rows()) == 30
 

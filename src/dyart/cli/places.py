@@ -60,7 +60,7 @@ def margins_path(folder: Path, data: str, examples: int, options: argparse.Names
         options: of the command.
     """
     base = folder / "margins.csv"
-    for path in _numbered(base, base.with_name(f"margins-{examples}.csv")):
+    for path in _numbered(base, base.with_name(f"margins-{options.norm}-{examples}.csv")):
         if not path.is_file():
             break
         stored = _read(path.with_suffix(".json"))
