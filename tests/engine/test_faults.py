@@ -173,7 +173,7 @@ def test_a_run_that_was_begun_meanwhile_is_not_overwritten(tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_module, "prepare", slow)
-        with pytest.raises(RunError, match="holds a run already"):
+        with pytest.raises(RunError, match="holds a run without a checkpoint"):
             train(config)
 
 
