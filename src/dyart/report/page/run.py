@@ -114,6 +114,11 @@ def _read(folder: Path, name: str) -> Run:
     config = flat(read(folder / CONFIG))
     parts = sorted(folder.glob(f"evaluation-*/{EVALUATION}"), key=lambda file: file.stat().st_mtime)
     newest = part(str(parts[-1].relative_to(folder)), files.read_accuracy) if parts else None
+    whole = part(EVALUATION, files.read_accuracy)
+    norm = str(config.get("eval.norm", "linf"))
+    margins = _searched(folder, norm, part)
+    if margins is None and (whole is None or whole.norm == norm):
+        margins = part("per_example.csv", files.read_margins)
     return Run(
         name=name,
         folder=folder,
@@ -121,9 +126,9 @@ def _read(folder: Path, name: str) -> Run:
         environment=part(ENVIRONMENT, files.read_json) or {},
         metrics=part("metrics.jsonl", files.read_records) or [],
         classes=class_names(str(config.get("data.name", "")), config.get("data.root")),
-        accuracy=part(EVALUATION, files.read_accuracy) or newest,
+        accuracy=whole or newest,
         part=newest,
-        margins=_margins(folder, str(config.get("eval.norm", "linf")), part),
+        margins=margins,
         dynamics=part("dynamics.csv", files.read_columns),
         shares=part("dynamics.json", files.read_shares),
         pictures=part("dynamics.npz", files.read_pictures),
@@ -132,8 +137,8 @@ def _read(folder: Path, name: str) -> Run:
     )
 
 
-def _margins(folder: Path, norm: str, part: Callable[[str, Callable[[Path], Any]], Any]) -> Columns | None:
-    """Return the distances to the boundary in a run's norm: of a search, or else of its evaluation.
+def _searched(folder: Path, norm: str, part: Callable[[str, Callable[[Path], Any]], Any]) -> Columns | None:
+    """Return a search's distances to the exact boundary in one norm.
 
     ``margins.csv`` first, then those that were measured beside it. One without settings is taken for what it should be.
     """
@@ -141,13 +146,10 @@ def _margins(folder: Path, norm: str, part: Callable[[str, Callable[[Path], Any]
     for path in (folder / "margins.csv", *beside):
         settings = (part(path.with_suffix(".json").name, files.read_json) or {}).get("settings", {})
         fits = settings.get("norm", norm) == norm and settings.get("boundary", "exact") == "exact"
-        if fits and (found := part(path.name, files.read_columns)) is not None:
-            columns: Columns = found
+        columns: Columns | None = part(path.name, files.read_columns) if fits else None
+        if columns is not None:
             return columns
-    if (part(EVALUATION, files.read_json) or {}).get("norm", norm) != norm:
-        return None
-    evaluated: Columns | None = part("per_example.csv", files.read_margins)
-    return evaluated
+    return None
 
 
 def class_names(data: str, root: str | None = None) -> tuple[str, ...]:
