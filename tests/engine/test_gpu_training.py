@@ -94,9 +94,8 @@ def test_a_captured_step_has_the_gradients_of_another(tmp_path, method):
 def test_a_captured_step_leaves_a_bad_batch_out(tmp_path, method):
     data = load("three-blobs")
     data.train.images[data.fit[5]] = torch.nan
-    config = make_config(
-        tmp_path, method, train_skip_bad_batches=True, train_epochs=4, train_device="cuda", train_compile="on"
-    )
+    settings = {"train_skip_bad_batches": True, "train_epochs": 4, "train_device": "cuda", "train_compile": "on"}
+    config = make_config(tmp_path, METHODS[method], **settings)
     training = prepare(config, tmp_path, data=data)
     training.run()
     work = training.stepper.work
