@@ -226,6 +226,28 @@ def test_examples_of_a_file_without_a_test_part_are_named_by_their_rows(capsys, 
 
 
 @pytest.mark.parametrize("command", ["margins", "evaluate"])
+def test_pictures_are_named_by_their_files(capsys, images, command):
+    image = pytest.importorskip("PIL.Image")
+    pictures, labels, words = images
+    for place, (pixels, label) in enumerate(zip(pictures, labels, strict=True)):
+        file = Path("mine.npz/test", f"class{label}", f"{place}.png")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        image.fromarray(pixels).save(file)
+    words += ["--attack", "margins", "--radii", "0.01", "--out", "found"] if command == "evaluate" else []
+    status, out, err = run(capsys, command, *words, "--count", 9)
+    assert status == 0, err
+    table = rows("margins.csv" if command == "margins" else "found/per_example.csv")
+    assert len(table) == 9
+    for row in table:
+        place = int(Path(row["file"]).stem)
+        rival = max(pictures[place][0, k] for k in range(4) if k != labels[place])
+        assert float(row["margin"]) == pytest.approx((pictures[place][0, labels[place]] - rival) / 510, rel=0.01)
+    if command == "margins":
+        nearest = min(table, key=lambda row: float(row["margin"]))
+        assert f"example {nearest['index']} ({nearest['file']}), class" in out
+
+
+@pytest.mark.parametrize("command", ["margins", "evaluate"])
 def test_a_test_part_alone_is_measured_whole(capsys, images, command):
     pictures, labels, words = images
     np.savez("mine.npz", test_images=pictures[:-10], test_labels=labels[:-10])

@@ -176,3 +176,14 @@ def serve(site):
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def pictures(folder, size=8, classes=("ant", "bee"), count=10, parts=("train/", "test/")):
+    """Write pictures of every class into every part; return the folder, and the files by name."""
+    random = np.random.RandomState(0)
+    files = {}
+    for part in parts:
+        for name in classes:
+            for k in range(count):
+                files[f"{part}{name}/{k:02d}.png"] = picture(random.randint(0, 256, (size, size, 3), dtype=np.uint8))
+    return write(folder, files), files

@@ -189,11 +189,17 @@ class BoundaryPoints:
             f"closest if above {ALIGNMENT:g}), slope {float(one.multiplier()[0]):.3g}"
         )
 
-    def to_csv(self, path: str | os.PathLike[str], index: Sequence[int] | Tensor | None = None) -> None:
-        """Write one line per example; ``index`` names the examples (default: their position)."""
+    def to_csv(
+        self,
+        path: str | os.PathLike[str],
+        index: Sequence[int] | Tensor | None = None,
+        files: Sequence[str] | None = None,
+    ) -> None:
+        """Write one line per example; ``index`` names the examples (default: their position), ``files`` their files."""
         names = range(len(self)) if index is None else index.tolist() if isinstance(index, Tensor) else index
-        if len(names) != len(self):
-            raise ValueError(f"index names {len(names)} examples, but there are {len(self)}")
+        for words, given in (("index", names), ("files", files)):
+            if given is not None and len(given) != len(self):
+                raise ValueError(f"{words} names {len(given)} examples, but there are {len(self)}")
         columns: dict[str, Sequence[Any]] = {"index": names, "label": self.labels.tolist()}
         for field in (
             "rival",
@@ -209,6 +215,8 @@ class BoundaryPoints:
             values = getattr(self, field)
             columns[field] = (values.int() if values.dtype == torch.bool else values).tolist()
         columns["verdict"] = self.verdict
+        if files is not None:
+            columns["file"] = files
         with open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(columns)

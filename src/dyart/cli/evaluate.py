@@ -40,6 +40,7 @@ def evaluate_command(options: argparse.Namespace) -> None:
         device=device,
         index=rows,
         rows=data.test_rows,
+        files=data.test_files,
         folder=folder,
         fresh=options.fresh,
         preflight=not options.no_preflight,

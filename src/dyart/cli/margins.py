@@ -59,7 +59,7 @@ def margins_command(options: argparse.Namespace) -> None:
     if options.radii:
         check_radii(options.radii, options.norm, math.prod(data.shape))
     inputs, labels, rows = named_examples(data, options.count, options.seed, device)
-    called = data.rows_of(rows)
+    called, files = data.rows_of(rows), data.files_of(rows)
     expected = recorded_accuracy(options.run_or_checkpoint if folder else None, data)
     findings = preflight(model, inputs, labels, norm=options.norm, bounds=(0.0, 1.0), expected_accuracy=expected)
     stop_on_fatal(findings)
@@ -85,9 +85,9 @@ def margins_command(options: argparse.Namespace) -> None:
 
     found = search(options.solver)
     if team.rank == 0:
-        found.to_csv(path, called.tolist())
+        found.to_csv(path, called.tolist(), files)
     summary = _summary(found, options)
-    _print(found, called, summary)
+    _print(found, called, files, summary)
     if stays:
         print(stays)
     print(f"one line per example: {path}; settings and summary: {path.with_suffix('.json')}")
@@ -98,7 +98,7 @@ def margins_command(options: argparse.Namespace) -> None:
         print(report)
         second = path.with_name(f"{path.stem}-{options.cross_check}.csv")
         if team.rank == 0:
-            other.to_csv(second, called.tolist())
+            other.to_csv(second, called.tolist(), files)
         print(f"the second opinion: {second}")
     if team.rank == 0:
         write_json(path.with_suffix(".json"), _record(options, data, rows, found, summary, report))
@@ -167,7 +167,7 @@ def _record(
     }
 
 
-def _print(found: BoundaryPoints, rows: Indices, summary: dict[str, Any]) -> None:
+def _print(found: BoundaryPoints, rows: Indices, files: list[str] | None, summary: dict[str, Any]) -> None:
     print(found)
     print(f"accuracy: {100 * summary['accuracy']:.1f} %")
     if summary["quantiles"]:
@@ -177,7 +177,8 @@ def _print(found: BoundaryPoints, rows: Indices, summary: dict[str, Any]) -> Non
         print("the most vulnerable:")
         for row in nearest.tolist():
             # As the CSV names it: by its place in the test set, or its row in a file without one.
-            print("  " + found.explain(row).replace(f"example {row},", f"example {rows[row]},", 1))
+            called = f"example {rows[row]}" + (f" ({files[row]})" if files else "")
+            print("  " + found.explain(row).replace(f"example {row},", f"{called},", 1))
     if summary["robust"]:
         words = ", ".join(f"{radius} {100 * value:.1f} %" for radius, value in summary["robust"].items())
         print(f"accuracy by margins (an upper bound of the robust accuracy): {words}")

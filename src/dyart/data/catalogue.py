@@ -57,6 +57,7 @@ def load(name: str, root: Path | None = None, verify: bool | None = None) -> Dat
         notes=raw.notes,
         shuffled=False,  # a user's set may be in any order
         test_rows=raw.test_rows,
+        test_files=raw.test_files,
     )
 
 

@@ -77,14 +77,17 @@ def read_class_folders(
     notes = ([grey_note(grey, len(images))] if grey else []) + ([] if test else [no_test_note(is_test)])
     notes += [f"{tests[0]} is the test part; {', '.join(tests[1:])} not used"] if len(tests) > 1 else []
     rows = None if test else np.flatnonzero(is_test)
-    return Raw(images[~is_test], labels[~is_test], images[is_test], labels[is_test], names, False, tuple(notes), rows)
+    files = tuple(name for (name, _), chosen in zip(train + test, is_test, strict=True) if chosen)
+    parts = images[~is_test], labels[~is_test], images[is_test], labels[is_test]
+    return Raw(*parts, names, False, tuple(notes), rows, files)
 
 
 def _test_alone(tree: Tree, test: Pairs, names: tuple[str, ...], progress: Progress | None) -> Raw:
     images, grey = read_pictures(tree, [name for name, _ in test], "reading pictures", progress)
     labels = np.array([names.index(label) for _, label in test], dtype=np.int64)
     notes = (grey_note(grey, len(images)),) if grey else ()
-    return Raw(images[:0], labels[:0], images, labels, names, False, notes)
+    files = tuple(name for name, _ in test)
+    return Raw(images[:0], labels[:0], images, labels, names, False, notes, test_files=files)
 
 
 def _test_folders(tree: Tree, base: str) -> list[str]:
@@ -171,6 +174,7 @@ def read_tiny_imagenet(tree: Tree, classes: tuple[str, ...], progress: Progress 
         _words(tree, base, wnids),
         False,
         notes,
+        test_files=tuple(test),
     )
 
 

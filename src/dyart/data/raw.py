@@ -23,6 +23,7 @@ class Raw:
         shuffled: the examples are in random order (then the first of them are a fair hold-out).
         notes: what was done to the data, in words.
         test_rows: where the test part was drawn from one part, the place of each of its examples there; else None.
+        test_files: of pictures, the file of each test example, from the set's folder on; else empty.
     """
 
     train_images: Images
@@ -33,6 +34,7 @@ class Raw:
     shuffled: bool = True
     notes: tuple[str, ...] = ()
     test_rows: Indices | None = None
+    test_files: tuple[str, ...] = ()
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the four arrays, contiguous, labels as int64."""

@@ -30,6 +30,10 @@ class Split:
     images: Images
     labels: Indices
 
+    def __repr__(self) -> str:
+        """Return one line."""
+        return f"Split({len(self):,} examples, {self.images.dtype} {'x'.join(map(str, self.images.shape[1:]))})"
+
     def __len__(self) -> int:
         """Return the number of examples."""
         return len(self.labels)
@@ -48,6 +52,7 @@ class DataSet:
         notes: what was done to the data on the way in, in words (e.g. grey images made RGB).
         shuffled: the training examples are stored in random order, so that the first of them are a fair sample.
         test_rows: of a set that came without a test part, which rows of it became one; None where there was one.
+        test_files: of a set of pictures, the file of each test example, from the set's folder on; else empty.
     """
 
     name: str
@@ -58,10 +63,23 @@ class DataSet:
     notes: tuple[str, ...] = ()
     shuffled: bool = True
     test_rows: Indices | None = None
+    test_files: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return one line."""
+        shape = "x".join(map(str, self.shape))
+        return (
+            f"DataSet({self.name!r}, {len(self.classes)} classes, {shape}: {len(self.train):,} training examples, "
+            f"{len(self.holdout):,} of them held out, {len(self.test):,} test examples)"
+        )
 
     def rows_of(self, places: Indices) -> Indices:
         """Return what records call the test examples at these places: their rows in what the user gave."""
         return places if self.test_rows is None else self.test_rows[places]
+
+    def files_of(self, places: Indices) -> list[str] | None:
+        """Return the files of the test examples at these places; None for a set that is not of pictures."""
+        return [self.test_files[place] for place in places] if self.test_files else None
 
     @property
     def shape(self) -> tuple[int, ...]:

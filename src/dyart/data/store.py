@@ -84,7 +84,8 @@ def _compare(files: dict[str, dict[str, Any]], digests: dict[str, str], source: 
     if different:
         raise DataError(
             f"{source} does not hold the published set: {', '.join(different)} differ from it; "
-            f"{wrong or 'it was altered'}. Get the files again, or load your own version by its path"
+            f"{wrong or 'it was altered'}. Get the files again, or save your own version as an .npz file and load that "
+            "by its path"
         )
 
 
@@ -103,6 +104,7 @@ def _manifest(name: str, raw: Raw, files: dict[str, Any], source: str, checked: 
         "holdout": "first" if raw.shuffled else "drawn",
         "notes": list(raw.notes),
         "test_rows": None if raw.test_rows is None else raw.test_rows.tolist(),
+        "test_files": list(raw.test_files),
         "source": source,
         "checked": checked,
         "files": files,
@@ -228,4 +230,5 @@ def open_stored(folder: Path, full: bool | None = None) -> DataSet | None:
         notes=tuple(content["notes"]),
         shuffled=content["holdout"] == "first",
         test_rows=None if (rows := content.get("test_rows")) is None else np.asarray(rows, dtype=np.int64),
+        test_files=tuple(content.get("test_files", ())),
     )

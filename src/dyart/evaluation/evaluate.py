@@ -65,6 +65,7 @@ def evaluate(
     device: torch.device | str | None = None,
     index: npt.ArrayLike | None = None,
     rows: npt.ArrayLike | None = None,
+    files: Sequence[str] = (),
     folder: str | Path | None = None,
     fresh: bool = False,
     preflight: bool = True,
@@ -107,6 +108,7 @@ def evaluate(
         device: where batches go; None: where ``inputs`` lie, for arrays where the model is.
         index: places of the examples to evaluate; None: all. They name the examples in the records.
         rows: what the records call each of ``inputs`` instead, e.g. its row in the file that they were drawn from.
+        files: the file of each of ``inputs``, for a column ``file`` of ``per_example.csv``.
         folder: keeps a journal there, so that an evaluation that was killed goes on where it was when it is called
             again, and writes ``evaluation.json``, ``evaluation.npz`` and ``per_example.csv`` at the end.
         fresh: forget the folder's journal.
@@ -144,6 +146,8 @@ def evaluate(
         )
     examples = Examples(inputs, labels, device, model, index)
     called = examples.index if rows is None else np.asarray(rows, dtype=np.int64)[examples.index]
+    if len(files) not in (0, len(inputs)):
+        raise ValueError(f"files names {len(files)} files, there are {len(inputs)} inputs")
     check_box(bounds, examples.inputs.dtype)
     tier, notes = tier_of(attack, norm, bounds, examples.shape)
     _need_pyautoattack(attack, tier)
@@ -183,6 +187,7 @@ def evaluate(
             costs={name: dict(cost) for name, cost in ledger.costs.items()},
             view=_facts_of(view, examples.device),
             facts=dict(facts or {}),
+            files=[files[place] for place in examples.index] if files else (),
         )
         if target is not None and team.rank == 0:
             from dyart.evaluation.records import write_records

@@ -35,6 +35,8 @@ class Evaluation:
     """Precision of the attacks, whether they ran on a compiled model, and the device."""
     facts: Mapping[str, Any]
     """Further entries of the record."""
+    files: Sequence[str] = ()
+    """The file of every example, where they are known."""
 
     @property
     def clean_accuracy(self) -> float:
@@ -96,7 +98,7 @@ class Evaluation:
         """One array ``[N]`` per column of ``per_example.csv``."""
         from dyart.evaluation.records import columns
 
-        return columns(self.verdicts)
+        return columns(self.verdicts) | ({"file": np.asarray(self.files)} if self.files else {})
 
     def to_json(self, path: str | Path) -> None:
         """Write the record without the examples."""
