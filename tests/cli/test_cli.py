@@ -118,6 +118,32 @@ def test_a_network_that_does_not_fit_the_data_is_named_before_anything_is_writte
     assert not (tmp_path / "run").exists()
 
 
+def test_a_network_that_returns_probabilities_is_mentioned_in_training(capsys, tmp_path, monkeypatch):
+    lines = "import torch\ndef net(classes):\n    layers = torch.nn.Linear(2, classes), torch.nn.Softmax(dim=1)\n"
+    (tmp_path / "own_softmax.py").write_text(lines + "    return torch.nn.Sequential(*layers)\n")
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY, "--out", "run", "--quiet"]
+    status, out, err = run(capsys, "train", "fashion-mini-cnn-at", *words, "--model.name", "own_softmax:net")
+    assert status == 0, err
+    assert "the outputs of model.name own_softmax:net are probabilities" in out + err
+    status, out, err = run(capsys, "train", "fashion-mini-cnn-at", *words[:-2], "other", "--quiet")
+    assert status == 0, err
+    assert "probabilities" not in out + err
+
+
+def test_a_training_without_a_recipe_is_an_error(capsys):
+    status, _, err = run(capsys, "train", "--device", "cpu")
+    assert status == 2
+    assert "name a RECIPE, e.g. fashion-mini-cnn-dyart: dyart recipes lists all" in err
+
+
+def test_help_calls_numbers_numbers(capsys):
+    status, out, _ = run(capsys, "train", "fashion-mini-cnn-at", "--help")
+    assert status == 0
+    assert "(type: number, default: 0.9)" in out
+    assert "Radius" not in out
+
+
 @pytest.mark.parametrize(
     ("name", "returned", "expected"),
     [

@@ -162,6 +162,13 @@ def test_an_unreadable_folder_is_named(tmp_path, monkeypatch):
         closed.chmod(0o755)
 
 
+def test_several_sets_side_by_side_are_named(tmp_path):
+    place, _ = pictures(tmp_path / "sets", parts=("one/train/", "one/test/", "two/train/"))
+    with pytest.raises(DataError, match="there are 2 sets: one/, two/; name the folder of one of them"):
+        load(str(place))
+    assert len(load(str(place / "one")).test) == 20
+
+
 @pytest.mark.parametrize("parts", [("train/", "test/"), ("test/",), ("",)], ids=["both", "test alone", "drawn"])
 def test_test_pictures_are_known_by_their_files(tmp_path, parts):
     place, files = pictures(tmp_path / "set", parts=parts)

@@ -97,6 +97,8 @@ def check_labels(labels: Tensor, inputs: Tensor) -> None:
         hint = ""
         if labels.ndim == 2 and len(labels) == len(inputs):
             hint = ": pass labels.squeeze(1)" if labels.shape[1] == 1 else "; for one-hot labels pass labels.argmax(1)"
+        elif labels.ndim == 0:
+            hint = f" for inputs of shape {tuple(inputs.shape)}: pass one example as inputs[None] and labels[None]"
         raise ValueError(f"labels must have shape ({len(inputs)},), got {tuple(labels.shape)}{hint}")
     if labels.dtype == torch.bool or labels.is_floating_point() or labels.is_complex():
         raise TypeError(f"labels must be integer class indices, got {labels.dtype}: use labels.long()")

@@ -4,14 +4,17 @@ import argparse
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from dyart.attacks.radius import Radius
 from dyart.recipes import Config, dump, flat, resolve
 
 
 def train_command(options: argparse.Namespace) -> None:
     """Train from a recipe, or show its configuration or its keys."""
-    if options.help or options.recipe is None:
+    if options.help:
         _help(options)
         return
+    if options.recipe is None:
+        raise ValueError("name a RECIPE, e.g. fashion-mini-cnn-dyart: dyart recipes lists all, --help says more")
     overrides = list(options.rest)
     for name in ("device", "devices", "num_nodes"):
         if (value := getattr(options, name)) is not None:
@@ -64,4 +67,4 @@ def _help(options: argparse.Namespace) -> None:
     parser = build_parser(config.method["name"])
     parser.set_defaults({key: value for key, value in flat(asdict(config)).items() if key != "method.name"})
     print(f"\nkeys of {recipe}, with its values as defaults\n")
-    parser.print_help()
+    print(parser.format_help().replace(Radius.__name__, "number"), end="")  # the type of every number in a recipe

@@ -14,7 +14,7 @@ from dyart.data.sets import SEED, part_of_each_class
 from dyart.data.trees import Tree, find
 
 TRAIN, TEST = ("train", "training"), ("test", "testing", "val", "valid", "validation")
-SHOWN_ROWS = 3
+SHOWN = 3
 TEST_SHARE = 5  # one example in five, where the user's set has no test part
 
 Pairs = list[tuple[str, str]]  # (name of the file, name of its class)
@@ -29,7 +29,11 @@ def _by_class(tree: Tree, prefix: str) -> Pairs:
 
 
 def _root(tree: Tree, wanted: Sequence[str]) -> tuple[str, str] | None:
-    """Return (prefix of the set, name of the folder) for the outermost folder with one of the names ``wanted``."""
+    """Return (prefix of the set, name of the folder) for the outermost folder with one of the names ``wanted``.
+
+    Raises:
+        DataError: several sets lie side by side.
+    """
     places = {
         (len(parts[:depth]), "".join(part + "/" for part in parts[:depth]), folder)
         for name in tree.names
@@ -37,7 +41,13 @@ def _root(tree: Tree, wanted: Sequence[str]) -> tuple[str, str] | None:
         for depth, folder in enumerate(parts[:-2])  # the class and the file follow
         if folder.lower() in wanted
     }
-    return min(places)[1:] if places else None
+    if not places:
+        return None
+    first = min(places)
+    sets = sorted({prefix for depth, prefix, _ in places if depth == first[0]})
+    if len(sets) > 1:
+        raise DataError(f"there are {len(sets)} sets: {', '.join(sets[:SHOWN])}; name the folder of one of them")
+    return first[1:]
 
 
 def read_class_folders(
@@ -131,7 +141,7 @@ def grey_note(grey: int, total: int) -> str:
 
 def no_test_note(is_test: npt.NDArray[np.bool_]) -> str:
     """Return the words for a set whose test part was drawn."""
-    first = ", ".join(map(str, np.flatnonzero(is_test)[:SHOWN_ROWS]))
+    first = ", ".join(map(str, np.flatnonzero(is_test)[:SHOWN]))
     return (
         f"no test part was given: {int(is_test.sum()):,} of {len(is_test):,} examples, a fifth of each class, became "
         f"it (rows {first}, ...; counted from 0)"

@@ -41,6 +41,7 @@ STAY = ("seed", "data.", "model.", "method.name", "train.batch_size", "train.bur
 MOVABLE = {"data.root", "data.residency"}
 # By these, epochs are compared.
 JUDGED = ("eval.radius", "eval.steps", "eval.norm")
+SUMS_TO_ONE = 1e-3
 
 
 class RunError(RuntimeError):
@@ -192,6 +193,11 @@ def _try_out(model: nn.Module, config: Config, data: DataSet, fabric: Fabric) ->
             raise RunError(f"model.name {name} fails on inputs of shape {shape}: {error}") from error
     if logits.shape[1] != len(data.classes):
         raise RunError(f"model.name {name} gives {logits.shape[1]} logits, {data.name} has {len(data.classes)} classes")
+    if bool((logits >= 0).all()) and bool(((logits.sum(dim=1) - 1).abs() < SUMS_TO_ONE).all()):
+        fabric.print(
+            f"the outputs of model.name {name} are probabilities: the loss takes their softmax once more, and "
+            "gradients vanish where the network is sure; return the logits, without the softmax"
+        )
 
 
 def read_config(folder: Path) -> Config:

@@ -44,7 +44,7 @@ def measure_run(training: Training) -> Measured:
     """
     folder, team = default_folder(training.config), team_of(training.fabric)
     training.fabric.barrier()  # the first process has written what all will read
-    settings, device, test = training.config.eval, training.fabric.device, training.data.test
+    settings, device, data = training.config.eval, training.fabric.device, training.data
     model = make_model(training.config, training.data)
     load_weights(model, averaged_weights(folder), str(folder))
     model = model.to(device).eval()
@@ -52,13 +52,15 @@ def measure_run(training: Training) -> Measured:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     result = evaluate(
         model,
-        test.images,
-        test.labels,
+        data.test.images,
+        data.test.labels,
         settings.radii,
         TIERS[settings.attack],
         settings.norm,
         batch_size=BATCH,
         device=device,
+        rows=data.test_rows,
+        files=data.test_files,
         preflight=False,
         steps=50,
         restarts=1,
