@@ -71,11 +71,34 @@ def test_paired_differences_by_hand():
     found = paired_difference([first], [second])
     gain = np.array([0, 1, 0, 0])
     assert found.mean == 0.25
-    assert found.high - found.mean == pytest.approx(1.96 * gain.std(ddof=1) / 2)
-    assert found.low + found.high == pytest.approx(0.5)
+    # As if there were two examples more, half of one in each of the four cases.
+    more, weights = np.array([*gain, 0, 0, 1, -1]), np.array([1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5])
+    middle = np.average(more, weights=weights)
+    reach = 1.96 * np.sqrt(np.average((more - middle) ** 2, weights=weights) / 6)
+    assert (found.low, found.high) == pytest.approx((middle - reach, middle + reach), rel=1e-4)
     both = paired_difference([first, second], [second, second])
     assert both.mean == 0.125
     assert str(found).startswith("+25.0 [")
+
+
+def test_runs_that_agree_on_few_examples_may_still_differ():
+    found = paired_difference([np.ones(20, bool)], [np.ones(20, bool)])
+    assert found.mean == 0
+    assert found.low == -found.high
+    assert 0.05 < found.high < 0.2
+
+
+def test_runs_measured_by_different_attacks_are_not_compared(compared, capsys):
+    path = compared / f"{RECIPES[1]}-seed0" / "evaluation.json"
+    before = path.read_text()
+    path.write_text(json.dumps(json.loads(before) | {"attack": "AutoAttack"}))
+    try:
+        assert main(["compare", *RECIPES, "--seeds", "0,1", "--out", str(compared), *TINY]) == 2
+    finally:
+        path.write_text(before)
+    error = capsys.readouterr().err
+    assert "the runs were not measured alike, attack: AutoAttack, " in error
+    assert "dyart evaluate RUN --attack" in error
 
 
 def test_paired_differences_need_the_same_examples():

@@ -208,6 +208,19 @@ def test_a_new_monitor_begins_the_file_anew_and_a_resumed_one_goes_on(tmp_path):
     assert [record["step"] for record in read_metrics(path)] == [5]
 
 
+def test_a_damaged_line_costs_no_other(tmp_path):
+    path = tmp_path / "monitor.jsonl"
+    monitor = make_monitor(path=path)
+    train(trained(), 20, monitor)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], "damaged\n", *lines[2:]]))
+    resumed = make_monitor(path=path)
+    resumed.resume(20)
+    kept = [monitor.observations[0], *monitor.observations[2:]]
+    assert resumed.observations == kept
+    assert [record["step"] for record in read_metrics(path)] == [observation.step for observation in kept]
+
+
 def test_going_back_drops_what_came_later():
     monitor = make_monitor()
     train(trained(), 12, monitor)

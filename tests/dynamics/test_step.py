@@ -57,6 +57,19 @@ def test_speeds_are_the_derivatives_of_margins_solved_again(smooth, method):
     torch.testing.assert_close(measured.speeds["it"][rows], difference[rows], rtol=2e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_an_update_that_is_not_taken_leaves_no_state_behind(smooth, adaptive):
+    model, batch = smooth
+    method = DyART(r0=0.3, lam=2.0, steps=6, warm_start=True, adaptive_steps=adaptive)
+    method.prepare(200, torch.device("cpu"))
+    before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
+    method_update(model, method, batch)
+    assert method.ways is None
+    after = method.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
 def test_the_update_is_minus_the_gradient_on_the_very_batch(smooth):
     model, batch = smooth
     update = method_update(model, Natural(), batch)

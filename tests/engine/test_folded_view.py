@@ -8,7 +8,10 @@ from torch import nn
 
 from dyart.engine.folded import FoldedNorm, FoldedView
 from dyart.engine.views import Views, frozen_view
+from dyart.evaluation.views import Count, View, attack_view
 from dyart.models import build
+
+CPU, VIEW = torch.device("cpu"), View(nn.Identity(), Count())
 
 
 def trained(normalization="batch"):
@@ -101,3 +104,26 @@ def test_uncompiled_views_share_everything_and_need_no_refreshing():
         for parameter in model.parameters():
             parameter.add_(0.1)
     assert torch.equal(views.search(images()), copy.deepcopy(model).eval()(images()))
+
+
+class Series(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.drop = nn.LSTM(4, 8, num_layers=2, dropout=0.5, batch_first=True), nn.Dropout()
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.drop(self.lstm(x)[0][:, -1]))
+
+
+@pytest.mark.parametrize("view", [frozen_view, lambda model: attack_view(model, VIEW, CPU, "tf32", False, 8).model])
+def test_recurrent_layers_of_a_view_can_be_differentiated_by_cudnn(view):
+    """It has no backward pass for them in eval mode, from which training mode differs by dropout alone."""
+    model = Series()
+    seen = view(model)
+    assert seen.lstm.training
+    assert not seen.drop.training
+    x = torch.rand(5, 6, 4)
+    assert torch.equal(seen(x), seen(x))
+    assert (model.lstm.dropout, model.training) == (0.5, True)
+    torch.testing.assert_close(seen(x), model.eval()(x))

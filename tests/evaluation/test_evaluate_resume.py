@@ -1,5 +1,6 @@
 """Killed at any time, an evaluation goes on where it was: with a real process, really killed."""
 
+import importlib
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from evaluate_cases import Mlp, examples, short
 import dyart
 from dyart.evaluation.journal import FILE, FINISHED, Journal, JournalError
 
+evaluate_module = importlib.import_module("dyart.evaluation.evaluate")  # not the function of the same name
 RADII = [0.02, 0.05, 0.1]
 SEARCH = {"steps": 5, "restarts": 1}
 
@@ -160,6 +162,18 @@ def test_a_finished_one_of_something_else_is_replaced(tmp_path):
     other = evaluated(tmp_path, attack="pgd", seed=1)
     assert lines(tmp_path)[0]["seed"] == 1
     same(other, evaluated(None, attack="pgd", seed=1))
+
+
+def test_a_finished_one_keeps_the_versions_that_it_was_made_with(tmp_path, monkeypatch):
+    first = evaluated(tmp_path, attack="pgd")
+    monkeypatch.setattr(evaluate_module, "versions", lambda: {"torch": "99"})
+    again = evaluated(tmp_path, attack="pgd")
+    same(first, again)
+    assert json.loads((tmp_path / "evaluation.json").read_text())["versions"] == first.versions
+    path = tmp_path / FILE
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(JournalError, match=r"versions .*99.*--fresh"):
+        evaluated(tmp_path, attack="pgd")
 
 
 def test_a_journal_that_does_not_fit_says_so(tmp_path):

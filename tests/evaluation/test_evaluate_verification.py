@@ -68,6 +68,72 @@ def test_points_outside_the_box_or_not_finite_do_not_count(monkeypatch):
     assert list(result.robust_accuracy.values()) == [1.0, 1.0, 1.0]
 
 
+class Marked(torch.autograd.Function):
+    """The identity; gradients of some rows are NaN."""
+
+    @staticmethod
+    def forward(ctx, x, rows):
+        ctx.save_for_backward(rows)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (rows,) = ctx.saved_tensors
+        return torch.where(rows, torch.nan, gradient), None
+
+
+def breaking(layer, inputs, what, share):
+    """Return a linear model whose outputs, or whose gradients, are NaN closer to the boundary than all inputs."""
+    with torch.no_grad():
+        width = share * float((layer(inputs)[:, 0] - layer(inputs)[:, 1]).abs().min())
+
+    def model(x):
+        logits = layer(x)
+        near = (logits[:, :1] - logits[:, 1:]).abs() < width
+        return torch.where(near, torch.nan, logits) if what == "outputs" else Marked.apply(logits, near)
+
+    return model
+
+
+@pytest.mark.parametrize(("what", "share"), [("outputs", 0.9), ("gradients", 0.5)])
+def test_a_model_with_nan_near_the_boundary_does_not_resist_by_that(what, share):
+    layer = linear(2)
+    inputs, labels = examples(layer, wrong=0)
+    radii = radii_between(true_margins(layer, inputs, labels, "linf"))
+    plain = dyart.evaluate(layer, inputs, labels, radii, "pgd")
+    broken = dyart.evaluate(breaking(layer, inputs, what, share), inputs, labels, radii, "pgd")
+    assert broken.clean_accuracy == 1
+    assert plain.robust_accuracy[radii[-1]] < 0.5
+    for radius in radii:
+        assert broken.robust_accuracy[radius] <= plain.robust_accuracy[radius], (broken, plain)
+
+
+def test_examples_on_a_tie_are_broken_at_every_radius():
+    layer = linear(3)
+    with torch.no_grad():
+        layer.weight[1], layer.bias[1] = layer.weight[0], layer.bias[0]
+    inputs = torch.rand(60, 8, generator=torch.Generator().manual_seed(1))
+    labels = layer(inputs).argmax(dim=1)
+    tied = (labels == 0).numpy()
+    assert 0 < tied.sum() < 60
+    result = dyart.evaluate(layer, inputs, labels, [1e-3], "margins")
+    assert not result.resisting[1e-3][tied].any()
+    assert (result.per_example["margin"][tied] == 0).all()
+
+
+def test_one_large_feature_does_not_widen_the_radii_and_is_mentioned():
+    layer = linear(2, features=8)
+    inputs, labels = examples(layer, wrong=0)
+    margins = true_margins(layer, inputs, labels, "linf")
+    radii = radii_between(margins)
+    wide = torch.cat([inputs, torch.full((len(inputs), 1), 1.6e9)], dim=1)
+    result = dyart.evaluate(lambda x: layer(x[:, :8]), wide, labels, radii, "margins", bounds=None)
+    for radius in radii:
+        assert result.robust_accuracy[radius] == pytest.approx(float((margins > radius).mean()), abs=0.02)
+    assert any("as large as 1.6e+09" in note and "float64" in note for note in result.notes)
+    assert not dyart.evaluate(layer, inputs, labels, radii, "margins").notes
+
+
 def test_a_point_counts_at_every_radius_from_its_own_distance_on(monkeypatch):
     calls = []
 

@@ -141,6 +141,19 @@ def test_a_checkpoint_that_was_not_evaluated_claims_no_accuracy(run, tmp_path):
     assert json.loads((folder / "robustbench.json").read_text())["model_info"]["clean_acc"] is None
 
 
+def test_an_evaluation_of_other_weights_claims_no_accuracy(run, tmp_path):
+    """As of a training that went on after it was measured."""
+    recorded = json.loads((run / "evaluation.json").read_text())
+    assert recorded["network"], "the record says which weights it is of"
+    for changed in ({"network": "0" * 16}, {"asked": {"network": "0" * 16}}):
+        (run / "evaluation.json").write_text(json.dumps(recorded | changed))
+        try:
+            folder = export(run, tmp_path / "other")
+        finally:
+            (run / "evaluation.json").write_text(json.dumps(recorded))
+        assert "Nothing is recorded" in (folder / "README.md").read_text()
+
+
 def test_the_command_writes_into_the_run_and_leaves_other_folders_alone(run, tmp_path, capsys):
     assert main(["export", str(run)]) == 0
     out = capsys.readouterr().out

@@ -228,6 +228,18 @@ def test_inputs_and_networks_of_another_precision(name, dtype):
 # What methods share
 
 
+def test_random_starts_differ_from_process_to_process(monkeypatch):
+    model, (x, y) = in_mode(network(), "eval"), batch()
+    losses = []
+    for rank in (0, 1, None):
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda rank=rank: rank is not None)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        method = METHODS["at"](radius=0.2, steps=1, step_size=0.001)
+        losses.append(method(model, x, y)[0].item())
+    assert losses[0] != losses[1]
+    assert losses[0] == losses[2], "one process alone is the first"
+
+
 def test_random_starts_differ_from_call_to_call():
     model, (x, y) = in_mode(network(), "eval"), batch()
     method = METHODS["at"](radius=0.2, steps=1, step_size=0.001)

@@ -34,6 +34,18 @@ def warm(steps=6, **options):
 # What is kept
 
 
+def test_whoever_does_not_say_whose_examples_these_are_has_no_warm_start():
+    model = network("group")
+    method, batch = warm(), batch_of(model)
+    method.loss(model, batch, method.crafted(model, batch))
+    kept = method.ways.steps.clone()
+    cold = DyART(r0=0.05, steps=6)
+    x, y = batch.inputs, batch.labels
+    assert torch.equal(method.search(model, x, y).points, cold.search(model, x, y).points)
+    assert torch.equal(method(model, x, y)[0], cold(model, x, y)[0])
+    assert torch.equal(method.ways.steps, kept)
+
+
 def test_ways_come_back_as_they_were_to_half_a_level():
     ways = Ways(300, X.shape[1:], CPU)
     model = network("group")

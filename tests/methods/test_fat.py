@@ -171,9 +171,15 @@ def test_an_example_is_crafted_alike_in_any_batch():
 
 
 SCHEDULES = {
-    FAT: [(0.0, 0), (0.419, 0), (0.42, 1), (0.749, 1), (0.75, 2), (0.99, 2)],
-    FATTRADES: [(0.0, 0), (0.349, 0), (0.35, 1), (0.589, 1), (0.59, 2), (0.819, 2), (0.82, 3), (0.99, 3)],
+    FAT: [(epoch / 120, tau) for epoch, tau in ((0, 0), (49, 0), (50, 1), (89, 1), (90, 2), (119, 2))],
+    FATTRADES: [(epoch / 85, tau) for epoch, tau in ((0, 0), (29, 0), (30, 1), (50, 2), (69, 2), (70, 3), (84, 3))],
 }
+
+
+@pytest.mark.parametrize("make", SCHEDULES)
+def test_norm_and_radius_are_those_of_the_ball(make):
+    method = make(norm="l2", radius=0.5)
+    assert (method.norm, method.radius) == ("l2", 0.5)
 
 
 @pytest.mark.parametrize("make", SCHEDULES)

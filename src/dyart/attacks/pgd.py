@@ -94,10 +94,11 @@ def pgd(
     index = torch.arange(len(inputs), device=inputs.device) if index is None else index
     points = _into(inputs + _offset(inputs, ball, norm, start, key, index), inputs, ball, norm, bounds)
     climb = compiled(_climb) if compile else _climb
+    usable = torch.zeros_like(inputs)
     for step in range(steps):
         gradient, logits = _gradient_and_logits(model, points, labels, objective)
         extra = noise * _step_noise(inputs, key, index, step) if noise else None
-        moved = climb(points, gradient, inputs, ball, stride, norm, bounds, extra)
+        moved, usable = climb(points, gradient, usable, inputs, ball, stride, norm, bounds, extra)
         moving = None if watch is None else watch(logits, labels)
         points = moved if moving is None else torch.where(_per_row(moving, points), moved, points)
     return points
@@ -106,21 +107,21 @@ def pgd(
 def _climb(
     points: Tensor,
     gradient: Tensor,
+    usable: Tensor,
     inputs: Tensor,
     ball: Tensor,
     stride: Tensor,
     norm: Norm,
     bounds: Bounds,
     extra: Tensor | None,
-) -> Tensor:
-    """Return the points after one step: tensor work alone, without a pass of the model."""
+) -> tuple[Tensor, Tensor]:
+    """Return the points after one step, and its gradient: tensor work alone, without a pass of the model.
+
+    Where the gradient is NaN, the last ``usable`` one is followed on.
+    """
+    gradient = torch.where(gradient.isnan(), usable, gradient)
     moved = points + stride * _steepest(gradient, norm)
-    return _into(moved if extra is None else moved + extra, inputs, ball, norm, bounds)
-
-
-def input_gradient(model: Model, points: Tensor, labels: Tensor, objective: Objective) -> Tensor:
-    """Return the gradient of the objective's sum at ``points``: one forward and one backward pass."""
-    return _gradient_and_logits(model, points, labels, objective)[0]
+    return _into(moved if extra is None else moved + extra, inputs, ball, norm, bounds), gradient
 
 
 def _gradient_and_logits(model: Model, points: Tensor, labels: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:

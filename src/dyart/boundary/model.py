@@ -71,6 +71,15 @@ def evaluation_mode(model: Model) -> Iterator[None]:
             recurrent.dropout = rate
 
 
+def for_evaluation(own: nn.Module) -> nn.Module:
+    """Put a network of our own, such as a copy, in the modes of ``evaluation_mode`` for good, and return it."""
+    own.eval()
+    for module in own.modules():
+        if isinstance(module, nn.RNNBase):
+            module.training, module.dropout = True, 0.0
+    return own
+
+
 @contextmanager
 def unchanged(model: Model, device: torch.device) -> Iterator[None]:
     """Leave buffers and the global random state as they are, whatever the model does to them.

@@ -17,6 +17,9 @@ from dyart.evaluation.paired import paired_difference
 from dyart.evaluation.quick import FILE, FLAGS, measure_run
 from dyart.recipes import Config, RecipeError, differences, resolve
 
+# What the records of all runs must have in common.
+MEASURED = ("data", "images", "attack", "norm", "strict")
+
 TABLE, JSON = "compare.md", "compare.json"
 
 
@@ -90,6 +93,7 @@ def _table(entries: list[Entry]) -> list[str]:
     columns = list(entries[0].flags[0])
     if any(list(flags) != columns for entry in entries for flags in entry.flags):
         raise RecipeError("the recipes are measured at different radii: give them the same --eval.radii")
+    _check_alike([one for entry in entries for one in entry.measured])
     head = ["recipe", *columns, "s/epoch"]
     rows = [[entry.recipe, *(entry.spread(c) for c in columns), f"{_seconds(entry):.1f}"] for entry in entries]
     first = entries[0]
@@ -106,6 +110,17 @@ def _table(entries: list[Entry]) -> list[str]:
         ]
         lines += _aligned([head[:-1], *gains])
     return lines
+
+
+def _check_alike(measured: list[dict[str, Any]]) -> None:
+    """Refuse to set accuracies side by side that come from different attacks or images."""
+    for name in MEASURED:
+        values = sorted({str(one.get(name)) for one in measured})
+        if len(values) > 1:
+            raise RecipeError(
+                f"the runs were not measured alike, {name}: {', '.join(values)}. Evaluate all of them with the same "
+                "dyart evaluate RUN --attack ..., or choose another --out"
+            )
 
 
 def _column(entry: Entry, name: str) -> list[np.ndarray]:

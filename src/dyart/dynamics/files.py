@@ -3,7 +3,6 @@
 import csv
 import io
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,6 @@ from dyart.engine.files import write_json, write_whole
 CSV, JSON, NPZ = "dynamics.csv", "dynamics.json", "dynamics.npz"
 PICTURES = 2000
 PREFIX = "speed_"
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """What a ``dynamics.csv`` has of every example with a boundary point, for figures."""
-
-    index: np.ndarray
-    margin: np.ndarray
-    optimal: np.ndarray
-    speeds: dict[str, np.ndarray]
 
 
 def write(
@@ -78,22 +67,6 @@ def summarize(measured: Dynamics, radius: float, edges: list[float], against: st
         if name != against
     ]
     return {"radius": radius, "counts": measured.counts, "methods": methods, "tests": tests}
-
-
-def read_rows(path: Path) -> Rows:
-    """Return what a ``dynamics.csv`` holds.
-
-    Raises:
-        ValueError: it is no such file.
-    """
-    with path.open(newline="", encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
-        names = list(lines[0]) if lines else []
-    if not {"index", "margin", "optimal"} <= set(names):
-        raise ValueError(f"{path} is no {CSV}: it has the columns {', '.join(names) or '(none)'}")
-    column = {name: np.array([float(line[name]) for line in lines]) for name in names}
-    speeds = {name.removeprefix(PREFIX): column[name] for name in names if name.startswith(PREFIX)}
-    return Rows(column["index"].astype(np.int64), column["margin"], column["optimal"] > 0, speeds)
 
 
 def _csv(measured: Dynamics) -> str:

@@ -1,5 +1,6 @@
 """Watches the decision boundary through a whole training, anybody's (the paper's appendix, "Further analysis")."""
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from dyart.boundary.validation import Bounds
 from dyart.dynamics.movement import Search, Weights, movement, weights_of
 from dyart.dynamics.observation import Observation, from_record, summarise
 from dyart.dynamics.recorded import RecordedSearches
+from dyart.engine.files import write_whole
 from dyart.engine.metrics import MetricsFile, Record, read_metrics
 
 Select = Callable[[nn.Module], nn.Module]
@@ -193,6 +195,8 @@ class BoundaryMonitor:
         if self.path is not None and self._file is None:
             kept = [record for record in read_metrics(self.path) if record["step"] <= step]
             self.observations = [from_record(record) for record in kept]
+            # Without the lines that cannot be read: what is kept is then its first lines.
+            write_whole(self.path, "".join(json.dumps(record) + "\n" for record in kept))
         self.observations = [observation for observation in self.observations if observation.step <= step]
         self.step, self._begun = step, None
         if self.path is not None:

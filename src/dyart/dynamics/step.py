@@ -137,8 +137,7 @@ def method_update(
     the method keeps per example are put back. With AWP, the gradient is that at the perturbed weights.
     """
     kept = {name: tensor.clone() for name, tensor in method.state_dict().items()}
-    if not kept:
-        method = copy.copy(method)  # a state that begins now is the copy's
+    own, method = method, copy.copy(method)  # what begins now is the copy's
     try:
         crafted = method.crafted(model, batch)
         with _training_mode(model):
@@ -151,7 +150,7 @@ def method_update(
             )
     finally:
         if kept:
-            method.load_state_dict(kept)
+            own.load_state_dict(kept)
 
 
 @contextmanager

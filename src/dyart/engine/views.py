@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from dyart.boundary.model import Model
+from dyart.boundary.model import Model, for_evaluation
 from dyart.engine.folded import FoldedView
 from dyart.recipes.config import Switch
 
@@ -27,7 +27,7 @@ def frozen_view(model: nn.Module) -> nn.Module:
         shared[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
     for buffer in model.buffers():
         shared[id(buffer)] = buffer
-    return copy.deepcopy(model, shared).eval()
+    return for_evaluation(copy.deepcopy(model, shared))
 
 
 def compiled(model: nn.Module, on: bool) -> Model:

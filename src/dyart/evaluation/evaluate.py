@@ -20,15 +20,17 @@ from dyart.boundary.validation import Bounds
 from dyart.data import ranks
 from dyart.engine.views import wants_compile
 from dyart.evaluation import standard
+from dyart.evaluation.alarms import masking_alarms
 from dyart.evaluation.examples import Arrays, Examples, model_digest
 from dyart.evaluation.findings import Finding
-from dyart.evaluation.journal import OUTPUTS, open_journal
+from dyart.evaluation.journal import OUTPUTS, VERSIONS, open_journal
 from dyart.evaluation.ledger import Ledger
+from dyart.evaluation.records import versions, write_records
 from dyart.evaluation.result import Evaluation
 from dyart.evaluation.runner import Runner
 from dyart.evaluation.settings import Settings, check_box, extent_of, named_radii, width_of
 from dyart.evaluation.tiers import PGD, Attack, Tier, tier_of
-from dyart.evaluation.verdicts import MARGINS, slack
+from dyart.evaluation.verdicts import MARGINS, MOST, rounding, slack
 from dyart.evaluation.views import Count, Precision, View, attack_view
 from dyart.recipes.config import Switch
 
@@ -169,7 +171,8 @@ def evaluate(
         journal = open_journal(team, target, lambda: _about(model, plain, view, examples, settings), fresh)
         stack.callback(journal.close)
         names = ([MARGINS] if tier.search else []) + ([PGD] if tier.probe else []) + list(tier.battery)
-        width = _slack(settings, examples)
+        width, coarse = _slack(settings, examples)
+        notes += coarse
         ledger = Ledger(called, examples.labels, settings.radii, width, norm, names)
         runner = Runner(settings, tier, examples, plain, view, journal, ledger, progress, team)
         if journal.resumed and progress is True:
@@ -182,27 +185,32 @@ def evaluate(
             settings=settings,
             words=tier.words,
             findings=findings,
-            alarms=_alarms(verdicts),
+            alarms=masking_alarms(verdicts),
             notes=notes,
             costs={name: dict(cost) for name, cost in ledger.costs.items()},
             view=_facts_of(view, examples.device),
             facts=dict(facts or {}),
             files=[files[place] for place in examples.index] if files else (),
+            versions=journal.about.get(VERSIONS) or versions(),
         )
         if target is not None and team.rank == 0:
-            from dyart.evaluation.records import write_records
-
             write_records(result, target)
     return result
 
 
-def _slack(settings: Settings, examples: Examples) -> npt.NDArray[np.float64]:
-    """Return what rounding may add to each radius: by the size of the inputs, which lie in the box."""
+def _slack(settings: Settings, examples: Examples) -> tuple[npt.NDArray[np.float64], list[str]]:
+    """Return what rounding may add to each radius, by the size of the inputs; and a note where it would add more."""
     double = str(examples.inputs.dtype).endswith("float64")
     largest = examples.largest() + max(map(float, settings.radii), default=0.0)
     extent = min(extent_of(settings.bounds), largest)
     precision = float(np.finfo(np.float64 if double else np.float32).eps)
-    return slack(settings.radii, settings.norm, int(np.prod(examples.shape)), extent, precision)
+    about = settings.norm, int(np.prod(examples.shape)), extent, precision
+    lost, notes = rounding(*about), []
+    coarse = [str(radius) for radius in settings.radii if lost > MOST * float(radius)]
+    if coarse:
+        words = f"inputs are as large as {extent:.3g}, and rounding there moves a point by up to {lost:.2g}"
+        notes = [f"{words}: no small part of the radius {', '.join(coarse)}; scale the features, or pass float64"]
+    return slack(settings.radii, *about), notes
 
 
 def _about(model: Model, plain: View, view: View, examples: Examples, settings: Settings) -> dict[str, Any]:
@@ -219,6 +227,7 @@ def _about(model: Model, plain: View, view: View, examples: Examples, settings: 
         OUTPUTS: outputs.nan_to_num().tolist(),
         "data": examples.digest(),
         "examples": len(examples),
+        VERSIONS: versions(),
     }
 
 
@@ -239,12 +248,6 @@ def _checked(model: Model, examples: Examples, settings: Settings, expected_accu
     )
     stop_on_fatal(findings)
     return [finding for finding in findings if finding.kind != SAID]
-
-
-def _alarms(verdicts: Any) -> list[Any]:  # noqa: ANN401
-    from dyart.evaluation.alarms import masking_alarms
-
-    return list(masking_alarms(verdicts))
 
 
 def _views(

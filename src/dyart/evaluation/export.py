@@ -24,6 +24,7 @@ from dyart.engine.run import (
     run_folder,
 )
 from dyart.evaluation.card import card
+from dyart.evaluation.examples import model_digest
 from dyart.evaluation.submission import submission
 from dyart.models.factory import is_factory
 from dyart.models.standalone import definition
@@ -63,7 +64,7 @@ def export(place: Path, out: Path | None = None) -> Path:
     _write_weights(model, out)
     write_whole(out / NETWORK, _source(config, data))
     _check(model, out, data, config)
-    evaluation = _evaluation(folder, checkpoint, data)
+    evaluation = _evaluation(folder, checkpoint, data, model)
     record = submission(config, data, evaluation)
     write_json(out / RECORD, record)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -139,11 +140,14 @@ def _check(model: nn.Module, out: Path, data: DataSet, config: Config) -> None:
         )
 
 
-def _evaluation(folder: Path, checkpoint: Path, data: DataSet) -> dict[str, Any]:
-    """Return the run's record of an evaluation, if it is of the exported checkpoint and on its data; else nothing."""
+def _evaluation(folder: Path, checkpoint: Path, data: DataSet, model: nn.Module) -> dict[str, Any]:
+    """Return the run's record of an evaluation, if it is of the exported weights and on their data; else nothing."""
     path = folder / "evaluation.json"
     if not path.is_file() or checkpoint != checkpoint_of(folder):
         return {}
     recorded = json.loads(path.read_text(encoding="utf-8"))
-    same = isinstance(recorded, dict) and (recorded.get("data"), recorded.get("checkpoint")) == (data.name, "best")
-    return recorded if same else {}
+    if not isinstance(recorded, dict) or (recorded.get("data"), recorded.get("checkpoint")) != (data.name, "best"):
+        return {}
+    # A training that went on after it was measured may have other weights by now.
+    network = recorded.get("asked", recorded).get("network")
+    return recorded if network in (None, model_digest(model)) else {}

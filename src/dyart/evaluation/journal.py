@@ -9,7 +9,6 @@ sequence again and to take from the journal what is there. One process at a time
 
 import json
 import os
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +21,8 @@ FILE = "evaluation.journal.jsonl"
 FINISHED = {"finished": True}
 # Of what a journal is about: the model's outputs on a few examples. They may differ by rounding.
 OUTPUTS, SAME = "outputs", 1e-3
+# Of the packages: what is finished stays finished, and says by which it was made.
+VERSIONS = "versions"
 SHOWN = 80  # characters
 
 Record = dict[str, Any]
@@ -51,6 +52,7 @@ class Journal:
         self.resumed = 0
         self.finished = False
         what: Record = json.loads(json.dumps(about))
+        self.about = what
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,8 +60,9 @@ class Journal:
         try:
             _lock(self.file, self.path)
             lines = [] if fresh else _complete_lines(self.path)
-            if lines and not _same(lines[0], what):
-                if lines[-1] != FINISHED:
+            finished = bool(lines) and lines[-1] == FINISHED
+            if lines and not _same(lines[0], what, (OUTPUTS, VERSIONS) if finished else (OUTPUTS,)):
+                if not finished:
                     raise JournalError(_difference(self.path, lines[0], what))
                 lines = []
             self.file.truncate(_length(self.path) if lines else 0)
@@ -68,7 +71,8 @@ class Journal:
         except BaseException:
             self.file.close()
             raise
-        self.finished = bool(lines) and lines[-1] == FINISHED
+        self.finished = bool(lines) and finished
+        self.about = lines[0] if lines else what
         self.done = [line for line in lines[1:] if line != FINISHED]
         self.resumed = len(self.done)
 
@@ -77,7 +81,7 @@ class Journal:
 
         Args:
             key: what the step is; the same every time.
-            work: does it, and returns JSON values; ``seconds`` is added where it does not say so itself.
+            work: does it, and returns JSON values.
 
         Raises:
             JournalError: the journal has another step at this place.
@@ -90,9 +94,7 @@ class Journal:
                     "(written by another version?): start anew with fresh=True (--fresh)"
                 )
             return stored
-        began = time.perf_counter()
         record = {**key, **work()}
-        record.setdefault("seconds", time.perf_counter() - began)
         if self.path is not None:
             self._append(record)
         return record
@@ -148,10 +150,11 @@ def _lock(file: BinaryIO, path: Path) -> None:
         return
 
 
-def _same(old: Record, new: Record) -> bool:
-    """Say whether two journals are about the same; the model's outputs may differ by rounding."""
+def _same(old: Record, new: Record, apart: tuple[str, ...]) -> bool:
+    """Say whether two journals are about the same, some entries ``apart``; outputs may differ by rounding."""
     one, other = (np.asarray(about.get(OUTPUTS) or [], dtype=np.float64) for about in (old, new))
-    if one.shape != other.shape or {**old, OUTPUTS: None} != {**new, OUTPUTS: None}:
+    left_out = dict.fromkeys(apart)
+    if one.shape != other.shape or {**old, **left_out} != {**new, **left_out}:
         return False
     return bool(np.allclose(one, other, rtol=0, atol=SAME * float(np.abs(one).max(initial=0))))
 

@@ -47,8 +47,8 @@ def preflight(
     """Return what is wrong, or worth knowing, before ``model`` is attacked; nothing about it is changed.
 
     The model is called in eval mode, in fp32 without TF32, on a sample drawn evenly from all examples. A fatal finding
-    ends the checks that build on it. Cost: forward passes of at most 512 examples for the accuracy, two of 64, eight of
-    one; two backward passes of 64.
+    ends the checks that build on it. Cost: forward passes of at most 512 examples for the accuracy, of 64 three, of 8
+    and of eight single ones; two backward passes of 64.
 
     Args:
         model: from inputs to logits.

@@ -11,6 +11,7 @@ from dyart.engine.fabric import team_of
 from dyart.engine.fit import Training
 from dyart.engine.run import averaged_weights, default_folder, load_weights, make_model
 from dyart.evaluation.evaluate import evaluate
+from dyart.evaluation.examples import model_digest
 from dyart.evaluation.records import FILE, FLAGS, write_records
 from dyart.evaluation.result import Evaluation
 from dyart.evaluation.tiers import Attack
@@ -66,7 +67,7 @@ def measure_run(training: Training) -> Measured:
         restarts=1,
         precision="ieee",
         compile="off",
-        facts=_facts(training) if team.rank == 0 else None,
+        facts=_facts(training) | {"network": model_digest(model)} if team.rank == 0 else None,
         team=team,
     )
     if team.rank == 0:
@@ -79,7 +80,7 @@ def _facts(training: Training) -> dict[str, Any]:
     return {
         "data": training.data.name,
         "checkpoint": "best",
-        "epoch": training.best_epoch,
+        "epoch": training.best_epoch if training.best_epoch > 0 else training.epochs,
         "seconds_per_epoch": float(np.median([r["train_seconds"] for r in training.history if r["phase"] == "train"])),
         "notes": list(training.data.notes),
     }

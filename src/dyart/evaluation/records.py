@@ -91,7 +91,7 @@ def plain(result: Evaluation) -> dict[str, Any]:
             },
         },
         "seconds": {"all": result.seconds} | {name: cost["seconds"] for name, cost in result.costs.items()},
-        "versions": versions(),
+        "versions": dict(result.versions),
     }
 
 
@@ -174,11 +174,7 @@ def table(result: Evaluation) -> str:
     ]
     lines += [f"note: {note}" for note in result.notes]
     lines += [str(finding) for finding in result.findings]
-    return "\n".join(lines + [f"alarm: {_message(alarm)}" for alarm in result.alarms])
-
-
-def _message(alarm: Any) -> str:  # noqa: ANN401
-    return str(getattr(alarm, "message", alarm))
+    return "\n".join(lines + [f"alarm: {alarm.message}" for alarm in result.alarms])
 
 
 def _share(share: float, interval: tuple[float, float]) -> tuple[str, str]:

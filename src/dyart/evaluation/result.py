@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dyart.attacks.radius import ByRadius, Radius
+from dyart.evaluation.alarms import Alarm
 from dyart.evaluation.findings import Finding
 from dyart.evaluation.intervals import wilson
 from dyart.evaluation.runner import CLEAN
@@ -25,7 +26,7 @@ class Evaluation:
     """The attacks, for a person."""
     findings: Sequence[Finding]
     """What the preflight found; nothing fatal."""
-    alarms: Sequence[Any]
+    alarms: Sequence[Alarm]
     """Signs of masked gradients: reasons to trust the numbers less."""
     notes: Sequence[str]
     """What differs from the standard settings, and why."""
@@ -35,6 +36,8 @@ class Evaluation:
     """Precision of the attacks, whether they ran on a compiled model, and the device."""
     facts: Mapping[str, Any]
     """Further entries of the record."""
+    versions: Mapping[str, str]
+    """Of the packages that it was made with."""
     files: Sequence[str] = ()
     """The file of every example, where they are known."""
 

@@ -79,8 +79,8 @@ class Runner:
                 logits = validation.first_logits(self.plain, x)
             if bool(logits.isnan().any()):
                 raise ValueError(
-                    f"the model returned NaN logits, among examples {rows[0]} to {rows[-1]}: check its weights and "
-                    "the range of its inputs"
+                    f"the model returned NaN logits, among the {len(rows)} examples from "
+                    f"{self.examples.index[rows[0]]} on: check its weights and the range of its inputs"
                 )
             return {"classes": logits.shape[1], "predictions": logits.argmax(dim=1).tolist()}
 
@@ -197,8 +197,10 @@ def _searched(runner: Runner, rows: Rows) -> Record:
 
     def verified(x: Tensor, y: Tensor, found: BoundaryPoints) -> dict[str, Tensor]:
         distance = found_distance(plain, x, y, found.points, settings.norm, settings.bounds)
+        margin = torch.where(found.found & distance.isfinite(), distance, torch.nan)
+        tied = found.correct & ~found.inside  # on the boundary, as it is
         return {
-            "margin": torch.where(found.found & distance.isfinite(), distance, torch.nan),
+            "margin": torch.where(tied, 0.0, margin),
             "value": found.value,
             "alignment": found.alignment,
             "optimal": found.optimal,

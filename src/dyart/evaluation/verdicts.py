@@ -24,6 +24,8 @@ MARGINS = "margins"
 # Of a radius: what a point may lie beyond it by rounding, besides what rounding of its coordinates adds up to.
 RELATIVE = 1e-6
 PRECISION = 2.0**-23
+# Of a radius: the most that rounding of the coordinates may add to it.
+MOST = 0.01
 
 
 class Status(IntEnum):
@@ -43,10 +45,15 @@ def slack(radii: npt.ArrayLike, norm: Norm, features: int, extent: float = 1.0, 
     """Return by how much a point may lie beyond each radius and still count as within it: rounding alone, ``[R]``.
 
     A coordinate of size ``extent`` is off by up to half a unit in the last place (``precision``: of float32), and so is
-    its difference from the input; these add up over ``features`` as the norm says.
+    its difference from the input; these add up over ``features`` as the norm says. At most a hundredth of the radius.
     """
-    spread = {"linf": 1.0, "l2": float(np.sqrt(features)), "l1": float(features)}[norm]
-    return RELATIVE * np.asarray(radii, dtype=np.float64) + precision * extent * spread
+    given = np.asarray(radii, dtype=np.float64)
+    return RELATIVE * given + np.minimum(rounding(norm, features, extent, precision), MOST * given)
+
+
+def rounding(norm: Norm, features: int, extent: float = 1.0, precision: float = PRECISION) -> float:
+    """Return by how much rounding can change the distance of a point with coordinates of size ``extent``."""
+    return precision * extent * {"linf": 1.0, "l2": float(np.sqrt(features)), "l1": float(features)}[norm]
 
 
 @dataclass(frozen=True, eq=False)

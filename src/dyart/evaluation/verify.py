@@ -12,7 +12,8 @@ from dyart.boundary.validation import Bounds, as_bounds
 def found_distance(model: Model, inputs: Tensor, labels: Tensor, points: Tensor, norm: Norm, bounds: Bounds) -> Tensor:
     """Return how far every point is that is classified otherwise than labelled, float64 ``[N]``; inf for the others.
 
-    A point outside the box, or with a coordinate that is not finite, is not found. Cost: one forward pass.
+    A point outside the box, or with a coordinate that is not finite, is not found. Where the model returns NaN, it does
+    not classify as labelled. Cost: one forward pass.
 
     Args:
         model: the user's own, in plain float32 (``View``).
@@ -24,7 +25,7 @@ def found_distance(model: Model, inputs: Tensor, labels: Tensor, points: Tensor,
     """
     with torch.no_grad():
         logits = model(points)
-    fooled = (logits.argmax(dim=1) != labels) & ~logits.isnan().any(dim=1)
+    fooled = (logits.argmax(dim=1) != labels) | logits.isnan().any(dim=1)
     lower, upper = as_bounds(bounds, points, check=False)
     inside = flat(points).isfinite().all(dim=1)
     if lower is not None and upper is not None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from dyart.boundary.margins import at_least_float32
-from dyart.boundary.model import Model, ieee_float32, logits_of
+from dyart.boundary.model import Model, for_evaluation, ieee_float32, logits_of
 from dyart.engine.folded import FoldedView
 from dyart.engine.views import compiled, frozen_view
 
@@ -142,7 +142,7 @@ def attack_view(
     if not isinstance(model, nn.Module):
         return View(model, plain.count, precision, plain.dtype)
     try:
-        own = copy.deepcopy(model).eval().requires_grad_(False)
+        own = for_evaluation(copy.deepcopy(model)).requires_grad_(False)
     except Exception:  # whatever a user's module may refuse to be copied with: then it is called itself
         return View(model, plain.count, precision, plain.dtype)
     if device.type == "cuda" and any(isinstance(module, nn.Conv2d) for module in own.modules()):

@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -108,11 +109,13 @@ class Method(ABC, Generic[Crafted]):
         """Return the loss of a batch, to be differentiated, and what to log.
 
         Points are crafted in eval mode (BatchNorm with its running statistics); the loss is taken in the mode that
-        the model is in. Random starts differ from call to call and leave torch's generators alone.
+        the model is in. Random starts differ from call to call and from process to process, and leave torch's
+        generators alone.
         """
         index = torch.arange(len(inputs), device=inputs.device)
         self._calls = getattr(self, "_calls", 0) + 1
-        key = torch.full((), draws.key(0, "call", self._calls), dtype=torch.int64, device=inputs.device)
+        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        key = torch.full((), draws.key(rank, "call", self._calls), dtype=torch.int64, device=inputs.device)
         batch = Batch(inputs, labels, index, key)
         return self.loss_alone(model, batch, self.crafted(model, batch))
 

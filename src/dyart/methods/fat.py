@@ -6,7 +6,7 @@
 x_i' is PGD that stops tau steps after the first error (``dyart.attacks.early_stopped``): on the cross-entropy, from a
 uniform draw, with noise omega N(0, 1) in every step; for FAT-TRADES on the KL, from a normal draw, without noise, and
 stopped by the label all the same. tau grows by one at given fractions of the training: those of the released code,
-50 and 90 of 120 epochs for FAT, 30, 50 and 70 of 85 for FAT-TRADES, rounded.
+50 and 90 of 120 epochs for FAT, 30, 50 and 70 of 85 for FAT-TRADES.
 
 The released code takes examples out of the batch as they stop, and returns them in that order; here they are masked,
 which costs all steps of PGD and leaves the order alone.
@@ -51,6 +51,16 @@ class Friendly(Method[tuple[Tensor, Tensor]]):
         self.outer, self.omega, self.fixed_tau = outer, omega, tau
         # Where nobody says how far the training is, the schedule is at its end.
         self.advance(1.0)
+
+    @property
+    def norm(self) -> AttackNorm:
+        """Of the ball."""
+        return self.outer.norm
+
+    @property
+    def radius(self) -> float:
+        """Of the ball."""
+        return self.outer.radius
 
     def advance(self, fraction: float) -> None:
         """Set tau for this fraction of the training."""
@@ -109,7 +119,7 @@ class FAT(Friendly):
         tau: steps beyond the first error, fixed; None: 0, then 1 and 2 from 0.42 and 0.75 of the training on.
     """
 
-    switches = (0.42, 0.75)
+    switches = (50 / 120, 90 / 120)
 
     def __init__(
         self,
@@ -144,7 +154,7 @@ class FATTRADES(Friendly):
             passes, clean images first.
     """
 
-    switches = (0.35, 0.59, 0.82)
+    switches = (30 / 85, 50 / 85, 70 / 85)
 
     def __init__(
         self,
