@@ -131,6 +131,13 @@ def test_a_network_that_returns_probabilities_is_mentioned_in_training(capsys, t
     assert "probabilities" not in out + err
 
 
+def test_a_radius_far_from_the_one_it_is_judged_by_is_mentioned(capsys, tmp_path):
+    words = [*TINY, "--out", tmp_path / "run", "--quiet"]
+    status, out, err = run(capsys, "train", "fashion-mini-cnn-at", *words, "--method.name", "trades")
+    assert status == 0, err
+    assert "method.radius is 8/255 and eval.radius 0.1: is that meant?" in out + err
+
+
 def test_a_training_without_a_recipe_is_an_error(capsys):
     status, _, err = run(capsys, "train", "--device", "cpu")
     assert status == 2
@@ -153,6 +160,10 @@ def test_help_calls_numbers_numbers(capsys):
             "(model(batch.inputs).sum(), {'mean': 0.5})",
             "the metric 'mean' of the method 'own_number:Own' must",
         ),
+        ("rows", "(model(batch.inputs).sum(), {'mean': batch.inputs.detach()})", "must be one number, e.g. its mean"),
+        ("taken", "(model(batch.inputs).sum(), {'lr': batch.inputs.mean()})", "logs 'lr', a name of the run's own"),
+        ("vector", "(model(batch.inputs).sum(dim=1), {})", "must be a scalar with a gradient, got a tensor of shape"),
+        ("loose", "(model(batch.inputs).sum().detach(), {})", "without a gradient (detached?)"),
     ],
 )
 def test_a_loss_without_metrics_is_explained(capsys, tmp_path, monkeypatch, name, returned, expected):

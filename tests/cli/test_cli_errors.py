@@ -151,8 +151,11 @@ def test_what_nobody_foresaw_is_status_1_and_its_traceback_behind_debug(capsys, 
     monkeypatch.setattr("dyart.recipes.listing.table", broken)
     status, _, err = run(capsys, line)
     assert status == 1
-    assert "dyart recipes: TypeError: two kinds of things" in err.splitlines()[-1]
-    assert "--debug" in err.splitlines()[-1]
+    last = err.splitlines()[-1]
+    assert "TypeError: two kinds of things" in last
+    assert last.startswith("dyart recipes: ")
+    assert "test_cli_errors.py, line " in last, "code of one's own is named"
+    assert "--debug" in last
     assert ("Traceback" in err) == ("--debug" in line)
 
 

@@ -54,6 +54,47 @@ def test_other_settings_in_the_same_folder_are_refused(compared, capsys):
     assert "lr" in error
 
 
+def test_recipes_of_one_name_are_refused_before_the_first_training(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.yaml").write_text("base: fashion-mini-cnn-at\n")
+    assert main(["compare", "a/mine.yaml", "b/mine.yaml", "--out", "c", *TINY]) == 2
+    assert "two recipes are called mine, by which their runs are named" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
+
+
+PLUGIN = """
+import torch.nn.functional as F
+from dyart.methods.base import Method
+class Mine(Method):
+    def craft(self, model, batch):
+        return batch.inputs
+    def loss(self, model, batch, crafted):
+        return FACTOR * F.cross_entropy(model(crafted), batch.labels), {}
+"""
+
+
+def test_a_method_whose_code_has_changed_is_another(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = tmp_path / "compared_method.py"
+    source.write_text(PLUGIN.replace("FACTOR", "1.0"))
+    (tmp_path / "mine.yaml").write_text("base: fashion-mini-cnn-at\nmethod: {name: 'compared_method:Mine'}\n")
+    words = ["mine.yaml", *TINY, "--out"]
+    assert main(["compare", *words, "c"]) == 0
+    assert main(["train", *words, "run", "--quiet"]) == 0
+    assert main(["compare", *words, "c"]) == 0, "nothing has changed"
+    source.write_text(PLUGIN.replace("FACTOR", "2.0"))
+    capsys.readouterr()
+    assert main(["compare", *words, "c"]) == 2
+    assert "compared_method.py has changed" in capsys.readouterr().err
+    assert main(["train", "run", "--resume", "--train.epochs", "2", "--optim.lr", "0.01", "--quiet"]) == 0
+    out = "".join(capsys.readouterr())
+    assert "compared_method.py " in out
+    assert "optim.lr 0.01 (was " in out
+    assert "compared_method.py" in (tmp_path / "run" / "environment.json").read_text()
+
+
 def test_a_misspelt_recipe_shows_before_the_first_training(tmp_path, capsys):
     assert main(["compare", RECIPES[0], "fashion-mini-cnn-ta", "--out", str(tmp_path / "c"), *TINY]) == 2
     assert "fashion-mini-cnn-ta" in capsys.readouterr().err

@@ -217,7 +217,7 @@ def test_examples_of_a_file_without_a_test_part_are_named_by_their_rows(capsys, 
         assert int(row["label"]) == labels[place]
         assert float(row["margin"]) == pytest.approx((image[0, labels[place]] - rival) / 2, rel=0.01)
     first = ", ".join(row["index"] for row in table[:3])
-    assert f"8 of 40 examples, a fifth of each class, became it (rows {first}, ..." in err
+    assert f"8 of 40 examples, a fifth of each class and at least one, became it (rows {first}, ..." in err
     assert "only these are measured" in err
     assert "test_images" in err
     place = "margins.json" if command == "margins" else "evaluation-first_row-net/evaluation.json"
@@ -244,7 +244,26 @@ def test_pictures_are_named_by_their_files(capsys, images, command):
         assert float(row["margin"]) == pytest.approx((pictures[place][0, labels[place]] - rival) / 510, rel=0.01)
     if command == "margins":
         nearest = min(table, key=lambda row: float(row["margin"]))
-        assert f"example {nearest['index']} ({nearest['file']}), class" in out
+        assert f"example {nearest['index']} ({nearest['file']}), class {nearest['label']} ({nearest['class']}):" in out
+        assert {row["rival_class"] for row in table} <= {f"class{k}" for k in range(4)}
+    assert "labels by the folders' names, in alphabetical order: 0 class0, 1 class1, 2 class2, 3 class3" in err
+
+
+def test_folders_of_some_of_a_networks_classes_are_mentioned_and_empty_ones_count(capsys, images):
+    image = pytest.importorskip("PIL.Image")
+    pictures, _, words = images
+    for name in ("ant", "cat"):
+        file = Path("mine.npz/test", name, "1.png")
+        file.parent.mkdir(parents=True)
+        image.fromarray(pictures[0]).save(file)
+    words += ["--model-args", "classes=4"]
+    status, _, err = run(capsys, "margins", *words)
+    assert status == 0, err
+    assert "has 4 outputs, and mine.npz 2 folders" in err
+    Path("mine.npz/test/bee").mkdir()
+    status, _, err = run(capsys, "margins", *words, "--out", "second.csv")
+    assert status == 0, err
+    assert [row["label"] for row in rows("second.csv")] == ["0", "2"]
 
 
 @pytest.mark.parametrize("command", ["margins", "evaluate"])

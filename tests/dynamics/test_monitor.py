@@ -156,6 +156,7 @@ def test_a_wrapped_model_and_one_without_gradients_on():
     assert again.observations == monitor.observations
 
 
+@pytest.mark.filterwarnings("ignore:nothing moved")
 def test_the_probe_of_one_step():
     """E.g. the step's own batch; what is done to its tensors later does not matter."""
     monitor, other = make_monitor(every=1), examples(10, seed=5)
@@ -233,6 +234,15 @@ def test_going_back_drops_what_came_later():
 # Where there is little to see
 
 
+def test_a_step_outside_is_mentioned_once():
+    model, monitor = trained(), make_monitor(every=1)
+    with pytest.warns(UserWarning, match=r"nothing moved.*optimizer\.step\(\)"), monitor.watching(model):
+        pass
+    with monitor.watching(model):  # no second warning, which would be an error here
+        pass
+
+
+@pytest.mark.filterwarnings("ignore:nothing moved")
 def test_no_example_is_classified_correctly(tmp_path):
     model, inputs = trained(), examples()
     wrong = (predictions(model, inputs) + 1) % CLASSES
@@ -261,6 +271,7 @@ def test_no_boundary_in_the_box():
     assert seen.negative_share is None
 
 
+@pytest.mark.filterwarnings("ignore:nothing moved")
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("when", ["before", "after", "both"])
 def test_weights_that_are_not_finite(value, when):

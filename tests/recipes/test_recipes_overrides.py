@@ -239,3 +239,14 @@ def test_a_network_of_ones_own_has_its_own_activation():
     assert resolve("cifar10-resnet18-at", ["--model.name", "my_net:make"]).model.activation is None
     words = ["--model.name", "my_net:make", "--model.activation", "relu"]
     assert resolve("cifar10-resnet18-at", words).model.activation == "relu"
+
+
+def test_with_awp_around_it_a_method_keeps_its_settings():
+    around = resolve("cifar10-resnet18-at-fast", ["--method.name", "at-awp"])
+    assert str(around.method["radius"]) == "10/255"
+    assert around.method["steps"] == 3
+    without = resolve("cifar10-resnet18-trades-awp-fast", ["--method.name", "trades"])
+    assert without.method["steps"] == 3
+    assert "gamma" not in without.method
+    other = resolve("cifar10-resnet18-at-fast", ["--method.name", "trades-awp"])
+    assert other.method["steps"] == 10, "another method brings its own"

@@ -132,3 +132,16 @@ def test_a_point_in_a_files_name_is_no_suffix(run, tmp_path):
     files = write_curves({"": {"AT": read_run(run)}}, tmp_path / "radius-0.1")
     assert [path.name for path in files] == ["radius-0.1.pdf", "radius-0.1.svg", "radius-0.1.png"]
     assert write_curves({"": {"AT": read_run(run)}}, tmp_path / "a.png")[0].name == "a.pdf"
+
+
+def test_many_trainings_take_several_rows(tmp_path):
+    steps = np.arange(1.0, 5)
+    curves = {"clean": (steps, steps / 10), "robust": (steps, steps / 20), "negative_share": (steps, steps / 30)}
+    names = [f"fashion-mini-cnn-trades-with-a-long-name-seed{seed}" for seed in range(4)]
+    figure = training_curves({"": dict.fromkeys(names, curves)})
+    shown = [axis for axis in figure.axes if axis.get_visible()]
+    assert len(shown) == 5
+    figure.canvas.draw()  # a layout that does not fit would warn, an error here
+    widths = [axis.get_window_extent().width for axis in shown]
+    assert min(widths) > 60
+    assert max(widths) < 1.05 * min(widths)

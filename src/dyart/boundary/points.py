@@ -170,13 +170,18 @@ class BoundaryPoints:
             code = torch.where(holds, number, code)
         return [checks[number][0] for number in code.tolist()]
 
-    def explain(self, index: int | Tensor) -> str:
-        """Say in a sentence what is known of one example's margin."""
+    def explain(self, index: int | Tensor, classes: Sequence[str] | None = None) -> str:
+        """Say in a sentence what is known of one example's margin; ``classes`` are the names of the classes."""
+
+        def named(number: Tensor) -> str:
+            name = _class_name(int(number), classes or ())
+            return f"class {int(number)}" + (f" ({name})" if name else "")
+
         index = int(index)
         one = self[index]
         verdict = one.verdict[0]
         name = "phi" if self.boundary == "exact" else "Phi"
-        start = f"example {index}, class {int(one.labels[0])}: {verdict}"
+        start = f"example {index}, {named(one.labels[0])}: {verdict}"
         if verdict == "not inside":
             return f"{start}; {name} is {float(one.input_value[0]):.4g} at the input, so it has no margin"
         if verdict == "not found":
@@ -184,7 +189,7 @@ class BoundaryPoints:
         side = "towards" if bool(one.inside[0]) else "from"
         margin, value, alignment = float(one.margin[0]), float(one.value[0]), float(one.alignment[0])
         return (
-            f"{start}; {self.norm} margin {margin:.4g} {side} class {int(one.rival[0])}, {name} at the point "
+            f"{start}; {self.norm} margin {margin:.4g} {side} {named(one.rival[0])}, {name} at the point "
             f"{value:.3g} (on the boundary if at most {RESIDUAL:g} in size), alignment {alignment:.3f} (locally "
             f"closest if above {ALIGNMENT:g}), slope {float(one.multiplier()[0]):.3g}"
         )
@@ -194,8 +199,16 @@ class BoundaryPoints:
         path: str | os.PathLike[str],
         index: Sequence[int] | Tensor | None = None,
         files: Sequence[str] | None = None,
+        classes: Sequence[str] | None = None,
     ) -> None:
-        """Write one line per example; ``index`` names the examples (default: their position), ``files`` their files."""
+        """Write one line per example.
+
+        Args:
+            path: of the file.
+            index: what the examples are called; None: their positions.
+            files: what they were read from, for one more column.
+            classes: names of the classes, for two more columns.
+        """
         names = range(len(self)) if index is None else index.tolist() if isinstance(index, Tensor) else index
         for words, given in (("index", names), ("files", files)):
             if given is not None and len(given) != len(self):
@@ -215,6 +228,9 @@ class BoundaryPoints:
             values = getattr(self, field)
             columns[field] = (values.int() if values.dtype == torch.bool else values).tolist()
         columns["verdict"] = self.verdict
+        if classes is not None:
+            for name, numbers in (("class", columns["label"]), ("rival_class", columns["rival"])):
+                columns[name] = [_class_name(number, classes) for number in numbers]
         if files is not None:
             columns["file"] = files
         with open(path, "w", newline="", encoding="utf-8") as file:
@@ -225,6 +241,11 @@ class BoundaryPoints:
     def _map(self, change: Callable[[Tensor], Tensor]) -> "BoundaryPoints":
         changed: dict[str, Any] = {name: change(getattr(self, name)) for name in _tensor_fields(self)}
         return dataclasses.replace(self, **changed)
+
+
+def _class_name(number: int, classes: Sequence[str]) -> str:
+    """Return a class's name; "" for none, and for one that has no name."""
+    return classes[number] if 0 <= number < len(classes) else ""
 
 
 def concat(parts: Sequence[BoundaryPoints]) -> BoundaryPoints:

@@ -56,6 +56,11 @@ def boundary_speed(
         check_count("batch_size", batch_size, 1)
     if not isinstance(model, nn.Module):
         raise TypeError(f"boundary_speed needs an nn.Module, whose parameters it can move, got {type(model).__name__}")
+    if not isinstance(found, BoundaryPoints) or not isinstance(update, dict):
+        raise TypeError(
+            "boundary_speed(model, found, update) takes BoundaryPoints and a dictionary of tensors by name, as "
+            f"update_direction returns it; got {type(found).__name__} and {type(update).__name__}"
+        )
     module = underlying(model)
     direction = _checked(module, update)
     rows = found.found.nonzero()[:, 0]

@@ -38,6 +38,11 @@ def update_direction(
     """
     if loss is None and optimizer is None:
         raise ValueError("update_direction needs a loss, an optimizer with gradients in place, or both")
+    if loss is not None and not callable(loss):
+        raise TypeError(
+            "loss is a function without arguments that returns the loss, e.g. loss=lambda: cross_entropy(model(x), y); "
+            f"got {type(loss).__name__}"
+        )
     if buffers and (loss is None or optimizer is None):
         raise ValueError("buffers=True needs both a loss, which moves them, and an optimizer, whose step it goes with")
     if clip_norm is not None and not clip_norm > 0:

@@ -128,8 +128,9 @@ def check_logits(logits: Tensor, examples: int) -> None:
     sums = logits.detach().float().sum(dim=1)
     if bool((logits >= 0).all() & ((sums - 1).abs() < 1e-3).all()):
         warnings.warn(
-            "the model seems to return probabilities (non-negative, summing to 1). The zero set is the same, but "
-            "gradients vanish where it is confident: return logits (drop the softmax) or log-probabilities",
+            "the model seems to return probabilities (non-negative, summing to 1). The exact boundary is the same, "
+            "the soft one is not, and gradients vanish where it is confident: return logits (drop the softmax) or "
+            "log-probabilities",
             stacklevel=4,
         )
 

@@ -11,8 +11,9 @@ import numpy as np
 from dyart.data.ranks import team_here
 from dyart.dynamics.watch import Watch
 from dyart.engine.display import Display
+from dyart.engine.environment import changed_sources
 from dyart.engine.fit import TrainingError
-from dyart.engine.run import CONFIG, read_config, train
+from dyart.engine.run import CONFIG, ENVIRONMENT, read_config, train
 from dyart.evaluation.paired import paired_difference
 from dyart.evaluation.quick import FILE, FLAGS, measure_run
 from dyart.recipes import Config, RecipeError, differences, resolve
@@ -42,6 +43,10 @@ def compare_command(options: argparse.Namespace) -> None:
     """Train and measure every recipe with every seed, print one table and write it beside the runs."""
     for recipe in options.recipes:  # a misspelt name shows now, not after hours of training
         resolve(recipe, options.rest)
+    names = [_name(recipe, options) for recipe in options.recipes]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise RecipeError(f"two recipes are called {', '.join(twice)}, by which their runs are named: rename one")
     try:
         entries = [_entry(recipe, options) for recipe in options.recipes]
     except TrainingError as error:
@@ -60,7 +65,7 @@ def _entry(recipe: str, options: argparse.Namespace) -> Entry:
     measured, flags = [], []
     for seed in options.seeds:
         config = resolve(recipe, [*options.rest, "--seed", str(seed)])
-        folder = options.out / f"{config.recipe or Path(recipe).stem}-seed{seed}"
+        folder = options.out / f"{_name(recipe, options)}-seed{seed}"
         config = replace(config, out=str(folder))
         if not (folder / FILE).is_file() or not (folder / FLAGS).is_file():
             _run(config, folder)
@@ -69,6 +74,10 @@ def _entry(recipe: str, options: argparse.Namespace) -> Entry:
         with np.load(folder / FLAGS, allow_pickle=False) as stored:
             flags.append({name: stored[name] for name in stored.files})
     return Entry(recipe, measured, flags)
+
+
+def _name(recipe: str, options: argparse.Namespace) -> str:
+    return resolve(recipe, options.rest).recipe or Path(recipe).stem
 
 
 def _run(config: Config, folder: Path) -> None:
@@ -85,6 +94,7 @@ def _run(config: Config, folder: Path) -> None:
 def _same(config: Config, folder: Path) -> None:
     """Refuse a folder whose run has other settings than are asked for."""
     changed = sorted(set(differences(read_config(folder), config)) - {"out"})
+    changed += [f"{name} has changed" for name in changed_sources(folder / ENVIRONMENT, config)]
     if changed:
         raise RecipeError(f"{folder} holds a run with other settings ({', '.join(changed)}): choose another --out")
 

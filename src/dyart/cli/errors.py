@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 DONE, FAILED, WRONG, PIPE, INTERRUPTED, TERMINATED = 0, 1, 2, 141, 130, 143
 
@@ -80,7 +81,22 @@ def _explained(error: Exception, users: tuple[type[Exception], ...]) -> tuple[st
         return _of_file(error), WRONG
     if isinstance(error, users):
         return words or type(error).__name__, WRONG
+    if own := _own_place(error):
+        return f"{own}: {type(error).__name__}: {words} (--debug shows all of the way there)", FAILED
     return f"{type(error).__name__}: {words} (nobody foresaw this; the same with --debug shows where it is)", FAILED
+
+
+def _own_place(error: Exception) -> str:
+    """Return where in the user's own code an error comes from; "" if it has passed through none."""
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
+        return f"{error.filename}, line {error.lineno}"
+    ours = Path(__file__).parents[1]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        installed = {"site-packages", "dist-packages"} & set(file.parts) or file.is_relative_to(sys.base_prefix)
+        if file.is_file() and not installed and not file.is_relative_to(ours):
+            return f"{frame.filename}, line {frame.lineno}, in {frame.name}"
+    return ""
 
 
 def _is_memory(error: Exception) -> bool:

@@ -60,6 +60,7 @@ def margins_command(options: argparse.Namespace) -> None:
         check_radii(options.radii, options.norm, math.prod(data.shape))
     inputs, labels, rows = named_examples(data, options.count, options.seed, device)
     called, files = data.rows_of(rows), data.files_of(rows)
+    classes = None if data.classes == tuple(map(str, range(len(data.classes)))) else data.classes
     expected = recorded_accuracy(options.run_or_checkpoint if folder else None, data)
     findings = preflight(model, inputs, labels, norm=options.norm, bounds=(0.0, 1.0), expected_accuracy=expected)
     stop_on_fatal(findings)
@@ -85,9 +86,9 @@ def margins_command(options: argparse.Namespace) -> None:
 
     found = search(options.solver)
     if team.rank == 0:
-        found.to_csv(path, called.tolist(), files)
+        found.to_csv(path, called.tolist(), files, classes)
     summary = _summary(found, options)
-    _print(found, called, files, summary)
+    _print(found, called, files, classes, summary)
     if stays:
         print(stays)
     print(f"one line per example: {path}; settings and summary: {path.with_suffix('.json')}")
@@ -98,7 +99,7 @@ def margins_command(options: argparse.Namespace) -> None:
         print(report)
         second = path.with_name(f"{path.stem}-{options.cross_check}.csv")
         if team.rank == 0:
-            other.to_csv(second, called.tolist(), files)
+            other.to_csv(second, called.tolist(), files, classes)
         print(f"the second opinion: {second}")
     if team.rank == 0:
         write_json(path.with_suffix(".json"), _record(options, data, rows, found, summary, report))
@@ -121,7 +122,7 @@ def _summary(found: BoundaryPoints, options: argparse.Namespace) -> dict[str, An
     """Return what is known of all examples together, as plain values."""
     margins = found.margin[found.found].double()
     shares = torch.tensor(SHARES, device=margins.device, dtype=margins.dtype)
-    quantiles = margins.quantile(shares, interpolation="lower").tolist() if len(margins) else []
+    quantiles = margins.quantile(shares).tolist() if len(margins) else []
     curve = accuracy_from_margins(found, options.radii) if options.radii else {}
     count = len(found)
     return {
@@ -167,7 +168,13 @@ def _record(
     }
 
 
-def _print(found: BoundaryPoints, rows: Indices, files: list[str] | None, summary: dict[str, Any]) -> None:
+def _print(
+    found: BoundaryPoints,
+    rows: Indices,
+    files: list[str] | None,
+    classes: tuple[str, ...] | None,
+    summary: dict[str, Any],
+) -> None:
     print(found)
     print(f"accuracy: {100 * summary['accuracy']:.1f} %")
     if summary["quantiles"]:
@@ -178,7 +185,7 @@ def _print(found: BoundaryPoints, rows: Indices, files: list[str] | None, summar
         for row in nearest.tolist():
             # As the CSV names it: by its place in the test set, or its row in a file without one.
             called = f"example {rows[row]}" + (f" ({files[row]})" if files else "")
-            print("  " + found.explain(row).replace(f"example {row},", f"{called},", 1))
+            print("  " + found.explain(row, classes).replace(f"example {row},", f"{called},", 1))
     if summary["robust"]:
         words = ", ".join(f"{radius} {100 * value:.1f} %" for radius, value in summary["robust"].items())
         print(f"accuracy by margins (an upper bound of the robust accuracy): {words}")

@@ -30,6 +30,7 @@ from dyart.models.factory import call_factory, is_factory, load_factory
 __all__ = ["add_network_options", "named_examples", "named_network", "recorded_accuracy", "test_examples"]
 
 EVALUATION = "evaluation.json"
+NAMED = 20  # classes
 
 
 def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torch.device, Path | None]:
@@ -195,6 +196,16 @@ def _try_out(model: nn.Module, data: DataSet, device: torch.device, words: str) 
             f"{words} gives {outputs} logits, {data.name} has {known} classes: choose the "
             "network or the data that belongs to the other"
         )
+    if data.test_files and len(data.train) == 0:
+        numbers = ", ".join(f"{number} {name}" for number, name in enumerate(data.classes[:NAMED]))
+        more = ", ..." if known > NAMED else ""
+        print(f"{data.name}: labels by the folders' names, in alphabetical order: {numbers}{more}", file=sys.stderr)
+        if outputs > known:
+            print(
+                f"{words} has {outputs} outputs, and {data.name} {known} folders: if others of its classes come before "
+                "one of these, these labels are wrong; make an empty folder for every class",
+                file=sys.stderr,
+            )
 
 
 def named_examples(data: DataSet, count: int | None, seed: int, device: torch.device) -> tuple[Tensor, Tensor, Indices]:

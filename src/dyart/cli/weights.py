@@ -181,7 +181,7 @@ def _differences(weights: Mapping[str, Tensor], own: Mapping[str, Tensor], class
         sizes = [f"{key} is {_size(weights[key])} in the file and {_size(own[key])} in the network" for key in shapes]
         words.append(f"{len(shapes)} have another shape ({_some(sizes)})")
     outputs = {weights[k].shape[0] for k in shapes if own[k].ndim and weights[k].ndim and own[k].shape[0] == classes}
-    if len(outputs) == 1 and not missing and not spare:
+    if len(outputs) == 1 and outputs != {classes} and not missing and not spare:
         words.append(f"they seem to be of a network for {outputs.pop()} classes, the data has {classes}")
     return "; ".join(words)
 

@@ -71,10 +71,11 @@ def read_class_folders(
         return None
     names = classes or tuple(sorted({label for _, label in train}))
     empty = _empty_classes(tree, prefix, names)
+    if not root and prefix.removesuffix("/").rsplit("/", 1)[-1].lower() in TEST:
+        # Empty folders are classes of the network that nothing is measured of.
+        return _test_alone(tree, train, tuple(sorted({*names, *empty})), progress)
     if empty:
         raise DataError(f"{where}: no picture in the folder of {', '.join(empty)}; add pictures or remove the folder")
-    if not root and prefix.removesuffix("/").rsplit("/", 1)[-1].lower() in TEST:
-        return _test_alone(tree, train, names, progress)
     tests = _test_folders(tree, root[0]) if root else []
     test = _by_class(tree, tests[0]) if tests else []
     numbers = {name: number for number, name in enumerate(names)}
@@ -143,8 +144,8 @@ def no_test_note(is_test: npt.NDArray[np.bool_]) -> str:
     """Return the words for a set whose test part was drawn."""
     first = ", ".join(map(str, np.flatnonzero(is_test)[:SHOWN]))
     return (
-        f"no test part was given: {int(is_test.sum()):,} of {len(is_test):,} examples, a fifth of each class, became "
-        f"it (rows {first}, ...; counted from 0)"
+        f"no test part was given: {int(is_test.sum()):,} of {len(is_test):,} examples, a fifth of each class and at "
+        f"least one, became it (rows {first}, ...; counted from 0)"
     )
 
 

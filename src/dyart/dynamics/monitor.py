@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -181,6 +182,8 @@ class BoundaryMonitor:
             return None
         inputs, labels = self._meet(begun.module) if begun.probe is None else begun.probe
         recorded = self._searches(begun.module, inputs, labels)
+        if not self.observations and _same(begun.weights, weights_of(begun.module)):
+            warnings.warn("nothing moved in the step that was watched: is optimizer.step() inside?", stacklevel=3)
         moved = movement(begun.module, begun.weights, inputs, labels, self.search, recorded)
         observation = summarise(moved, self.radius, begun.step, begun.epoch)
         self._write(observation, fixed=begun.probe is None)
@@ -272,3 +275,7 @@ class BoundaryMonitor:
             "follow_steps": search.follow_steps,
             "torch": torch.__version__,
         }
+
+
+def _same(before: Weights, after: Weights) -> bool:
+    return all(torch.equal(tensor, after[name]) for name, tensor in before.items())

@@ -1,7 +1,10 @@
 """What a training's result depends on beside its configuration."""
 
+import hashlib
+import json
 import platform
 import subprocess  # nosec B404  # fixed commands, without a shell
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -9,9 +12,12 @@ from typing import Any
 import torch
 
 from dyart.engine.fabric import Fabric
+from dyart.methods.awp import SUFFIX
+from dyart.models.factory import is_factory, load_named
 from dyart.recipes import Config
 
 PACKAGES = ("dyart", "torch", "numpy", "lightning-fabric", "lightning", "safetensors")
+SHOWN = 8  # characters of a checksum
 
 
 def environment(config: Config, fabric: Fabric) -> dict[str, Any]:
@@ -26,7 +32,33 @@ def environment(config: Config, fabric: Fabric) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "processes": fabric.world_size,
         "commit": _commit(),
+        "sources": sources(config),
     }
+
+
+def sources(config: Config) -> dict[str, str]:
+    """Return the SHA-256 of the files that networks and methods of the user's own come from, by module."""
+    found = {}
+    for name in filter(is_factory, (config.model.name, str(config.method["name"]))):
+        load_named(name.removesuffix(SUFFIX))
+        module = name.split(":")[0]
+        file = getattr(sys.modules[module], "__file__", None)
+        if file is not None and Path(file).is_file():
+            found[module] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return found
+
+
+def changed_sources(path: Path, config: Config) -> dict[str, tuple[str, str]]:
+    """Return the modules whose files are others than an ``environment.json`` says, with the beginnings of both sums."""
+    try:
+        before = json.loads(path.read_bytes())["sources"]
+        return {
+            f"{name}.py": (str(before[name])[:SHOWN], digest[:SHOWN])
+            for name, digest in sources(config).items()
+            if before.get(name, digest) != digest
+        }
+    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):  # without it, nothing is known
+        return {}
 
 
 def _version(package: str) -> str | None:

@@ -23,7 +23,7 @@ from dyart.engine import checkpoint as store
 from dyart.engine.advice import Advice
 from dyart.engine.callbacks import Callback
 from dyart.engine.deterministic import deterministic
-from dyart.engine.environment import environment
+from dyart.engine.environment import changed_sources, environment
 from dyart.engine.fabric import Fabric, make_fabric, team_of
 from dyart.engine.files import write_json, write_whole
 from dyart.engine.fit import Training
@@ -42,6 +42,7 @@ MOVABLE = {"data.root", "data.residency"}
 # By these, epochs are compared.
 JUDGED = ("eval.radius", "eval.steps", "eval.norm")
 SUMS_TO_ONE = 1e-3
+FAR = 1.5
 
 
 class RunError(RuntimeError):
@@ -94,6 +95,7 @@ def train(
             _lock(folder, stack)
             _check_folder(folder, resume)  # another process may have been quicker
         _claim(folder, training, changes)
+        _mention(training, changes)
         if not len(training.data.holdout):
             fabric.print("no class has a second image to hold out: no epoch is validated, and the last one counts")
         method = training.method
@@ -283,7 +285,7 @@ def _check_folder(folder: Path, resume: bool) -> None:
         if not (folder / "checkpoints").is_dir():
             raise RunError(
                 f"{folder} holds a run without a checkpoint, begun by now or ended before its first one: if nothing is "
-                "running there, delete the folder; --out chooses another"
+                "running there, --resume begins it anew; --out chooses another"
             )
         raise RunError(f"{folder} holds a run already: --resume goes on with it, --out chooses another folder")
 
@@ -316,6 +318,17 @@ def _claim(folder: Path, training: Training, changes: dict[str, tuple[Any, Any]]
         raise RunError(_not_writable(folder, error)) from error
 
 
+def _mention(training: Training, changes: dict[str, tuple[Any, Any]]) -> None:
+    """Print what is easily overlooked: settings that change on the way, and a training far from where it is judged."""
+    config = training.config
+    if changes:
+        words = ", ".join(f"{key} {new} (was {old})" for key, (old, new) in sorted(changes.items()))
+        training.fabric.print(f"from step {training.steps_done} on: {words}")
+    radius, judged = config.method.get("radius"), config.eval.radius
+    if radius is not None and not 1 / FAR < radius / judged < FAR:
+        training.fabric.print(f"method.radius is {radius} and eval.radius {judged}: is that meant?")
+
+
 def _earlier_changes(path: Path) -> list[Any]:
     try:
         changes = json.loads(path.read_bytes())["changes"]
@@ -330,6 +343,7 @@ def _changes(folder: Path, config: Config) -> dict[str, tuple[Any, Any]]:
     begun = _copied_config(folder) or folder / CONFIG
     changed = differences(resolve(begun), config)
     changed.pop("out", None)
+    changed |= changed_sources(folder / ENVIRONMENT, config)
     fixed = {key: pair for key, pair in changed.items() if key.startswith(STAY) and key not in MOVABLE}
     if fixed:
         words = ", ".join(f"{key} {old} (now {new})" for key, (old, new) in sorted(fixed.items()))

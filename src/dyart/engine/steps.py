@@ -15,6 +15,8 @@ from dyart.engine.views import Views
 from dyart.methods.base import Method, Metrics, check_parts, perturbs
 
 Work = tuple[Tensor, Metrics, list[Tensor | None]]
+# Names of a run's own in metrics.jsonl.
+RESERVED = {"kind", "epoch", "step", "phase", "lr", "loss", "gradient_norm", "best", "val_clean", "val_robust"}
 
 
 class Stepper:
@@ -95,7 +97,7 @@ class Stepper:
                     if not isinstance(returned, tuple):
                         raise ValueError(f"the loss of the method {self.method.name!r} must return (loss, metrics)")
                     loss, metrics = returned
-                    self._check(metrics)
+                    self._check(loss, metrics)
                     loss = loss / len(parts)
                 self.fabric.backward(loss)
             metrics = {name: value / len(parts) for name, value in metrics.items()}
@@ -104,12 +106,25 @@ class Stepper:
         assert total is not None
         return total, summed, [parameter.grad for parameter in self.parameters]
 
-    def _check(self, metrics: Metrics) -> None:
+    def _check(self, loss: Tensor, metrics: Metrics) -> None:
+        if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
+            got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            got += "" if not isinstance(loss, Tensor) or loss.requires_grad else " without a gradient (detached?)"
+            raise ValueError(f"the loss of the method {self.method.name!r} must be a scalar with a gradient, got {got}")
         for name, value in metrics.items():
+            if name in RESERVED:
+                raise ValueError(
+                    f"the method {self.method.name!r} logs {name!r}, a name of the run's own: choose another"
+                )
             if not isinstance(value, Tensor):
                 raise ValueError(
                     f"the metric {name!r} of the method {self.method.name!r} must be a tensor, e.g. loss.detach(), got "
                     f"{type(value).__name__}"
+                )
+            if value.numel() != 1:
+                raise ValueError(
+                    f"the metric {name!r} of the method {self.method.name!r} must be one number, e.g. its mean, got a "
+                    f"tensor of shape {tuple(value.shape)}"
                 )
 
     def _craft(self, batch: Batch) -> Any:  # noqa: ANN401

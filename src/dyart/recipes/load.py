@@ -12,11 +12,14 @@ from typing import Any, get_args
 from dyart.attacks.pgd import AttackNorm
 from dyart.attacks.radius import Radius
 from dyart.boundary.norms import Norm
+from dyart.methods.awp import SUFFIX
 from dyart.methods.base import Method, check_parts, find
 from dyart.recipes.config import SECTIONS, Config
 from dyart.recipes.parser import NOT_IN_RECIPES, build_parser, keys
 
 Tree = dict[str, Any]
+
+AWP_KEYS = ("gamma", "awp_warmup")
 
 
 class RecipeError(ValueError):
@@ -155,10 +158,14 @@ def flat(tree: Tree, prefix: str = "") -> Tree:
 def merge(below: Tree, above: Tree) -> Tree:
     """Return two trees in one; where both have a value, the second's.
 
-    Another method brings its own settings, a network of the user's own its own activation.
+    Another method brings its own settings, a network of the user's own its own activation. With AWP around it, a method
+    is the same.
     """
-    another = _name(above, "method") not in (None, _name(below, "method"))
-    below = {key: value for key, value in below.items() if not (another and key == "method")}
+    new, old = _name(above, "method"), _name(below, "method")
+    if new not in (None, old):
+        same = str(new).removesuffix(SUFFIX) == str(old).removesuffix(SUFFIX)
+        kept = {key: value for key, value in below.get("method", {}).items() if key not in AWP_KEYS} if same else {}
+        below = {key: value for key, value in below.items() if key != "method"} | ({"method": kept} if kept else {})
     network = _name(above, "model")
     if ":" in str(network) and network != _name(below, "model") and isinstance(below.get("model"), dict):
         below["model"] = {key: value for key, value in below["model"].items() if key != "activation"}

@@ -81,6 +81,8 @@ def _arguments(cls: type[Method[Any]]) -> dict[str, tuple[Any, Any]]:
 def _lack(parameter: inspect.Parameter, hints: dict[str, Any]) -> str:
     """Return what an argument lacks to be a key of a recipe, and what to do; "" if nothing."""
     name = parameter.name
+    if name == "name":
+        return "is called as the method's own name in a recipe: call it otherwise"
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         return "can be anything: name every setting, with its type and default"
     if name not in NOT_IN_RECIPES and name not in hints:

@@ -59,7 +59,7 @@ def speed_bars(
             figure.supxlabel(f"speeds under {style.UPDATES[update]}", fontsize=7)
         axes[0].set_ylabel("share of examples\n$\\leftarrow$ negative   positive $\\rightarrow$")
         handles = [Patch(facecolor=colours[method], label=style.method_name(method)) for method in methods]
-        figure.legend(handles=handles, loc="outside upper right", ncols=len(methods))
+        figure.legend(handles=handles, loc="outside upper right", ncols=min(len(methods), 3 * len(panels)))
     return figure
 
 

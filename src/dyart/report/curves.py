@@ -1,6 +1,7 @@
 """Accuracies and the share of negative speed through whole trainings (the figures of the paper's last appendix)."""
 
 import csv
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ Curves = dict[str, Series]
 """By name: accuracies (``LOOKS``), ``negative_share``, and ``burn_in``: the step at which it ends."""
 
 NEGATIVE, BURN_IN = "negative_share", "burn_in"
+ABREAST = 3  # panels
+TITLE = 28  # characters on a line
 # Accuracies as a run logs them. Its hold-out stands for the test images, which no training looks at.
 LOGGED = {"clean": "val_clean", "robust": "val_robust", "train_clean": "train_clean", "train_robust": "train_robust"}
 # In a run that was not measured on training images: means over its batches, augmented, in training mode, as it went.
@@ -128,7 +131,8 @@ def training_curves(rows: Mapping[str, Mapping[str, Curves]], smoothing: int = 9
     Args:
         rows: by source, e.g. ``{"ours": {"AT": ..., "DyART": ...}, "the paper's": {...}}``; every row with the same
             number of trainings. The title of a single row may be empty.
-        smoothing: neighbouring observations of the negative share that are averaged; the raw ones are drawn faintly.
+        smoothing: neighbouring observations of the negative share that are averaged, at most a fifth of all; the raw
+            ones are drawn faintly.
 
     Raises:
         ValueError: there is nothing to draw.
@@ -141,31 +145,44 @@ def training_curves(rows: Mapping[str, Mapping[str, Curves]], smoothing: int = 9
     (count,) = counts
     with_shares = any(NEGATIVE in curves for trainings in rows.values() for curves in trainings.values())
     panels = count + with_shares
+    columns = min(panels, ABREAST)
+    lines_each = -(-panels // columns)  # of panels, for a source
     with style.style():
         width = style.COLUMN if panels == 1 else style.PAGE
-        figure = Figure(figsize=(width, 0.35 + 1.9 * len(rows)), layout="constrained")
-        axes = figure.subplots(len(rows), panels, squeeze=False, sharex="row")
-        for row, (source, trainings) in zip(axes, rows.items(), strict=True):
+        figure = Figure(figsize=(width, 0.35 + 1.9 * lines_each * len(rows)), layout="constrained")
+        axes = figure.subplots(lines_each * len(rows), columns, squeeze=False)
+        for place, (source, trainings) in enumerate(rows.items()):
+            own = axes[lines_each * place : lines_each * (place + 1)].flatten()
             ends = _ends(trainings.values())
-            for axis, (name, curves) in zip(row, trainings.items(), strict=False):
+            for axis, (name, curves) in zip(own, trainings.items(), strict=False):
                 _accuracies(axis, curves)
                 axis.set_ylim(*ends)  # the same side by side
-                axis.set_title(name + (f" ({source})" if source else ""), loc="left", fontweight="bold")
+                _title(axis, name, source)
             if with_shares:
-                _shares(row[-1], trainings, smoothing)
-                row[-1].set_ylabel("share of vulnerable")
-                row[-1].set_title("negative speed" + (f" ({source})" if source else ""), loc="left", fontweight="bold")
-            row[0].set_ylabel("accuracy")
+                _shares(own[count], trainings, smoothing, beside=len(own) > panels)
+                own[count].set_ylabel("share of vulnerable")
+                _title(own[count], "negative speed", source)
+            for axis in own[:count:columns]:
+                axis.set_ylabel("accuracy")
+            for axis in own[1:panels]:
+                axis.sharex(own[0])
+            for number, axis in enumerate(own):
+                axis.set_visible(number < panels)
+                last = place + 1 == len(rows) and number + columns >= panels
+                axis.set_xlabel("step" if last else "")
         for axis in axes.flat:
             axis.locator_params(axis="x", nbins=4)
             axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}")
-        for axis in axes[-1]:
-            axis.set_xlabel("step")
         drawn = {name for trainings in rows.values() for curves in trainings.values() for name in curves}
         looks = [look for name, look in LOOKS.items() if name in drawn]
         lines = [axes[0, 0].plot([], [], color=c, linestyle=s, label=label)[0] for label, c, s in looks]
-        figure.legend(handles=lines, loc="outside upper center", ncols=len(lines))
+        figure.legend(handles=lines, loc="outside upper center", ncols=min(len(lines), ABREAST + 1))
     return figure
+
+
+def _title(axis: "Axes", name: str, source: str) -> None:
+    words = name + (f" ({source})" if source else "")
+    axis.set_title(textwrap.fill(words, TITLE), loc="left", fontweight="bold")
 
 
 def write_curves(rows: Mapping[str, Mapping[str, Curves]], path: Path, smoothing: int = 9) -> list[Path]:
@@ -194,7 +211,8 @@ def _ends(trainings: Iterable[Curves]) -> tuple[float, float]:
     return max(np.floor(10 * together.min() - 0.1), 0) / 10, min(np.ceil(10 * together.max() + 0.1), 10) / 10
 
 
-def _shares(axis: "Axes", trainings: Mapping[str, Curves], smoothing: int) -> None:
+def _shares(axis: "Axes", trainings: Mapping[str, Curves], smoothing: int, beside: bool) -> None:
+    """Draw shares of negative speed; the legend goes ``beside`` the panel where there is room."""
     colours = style.method_colours([name.lower() for name in trainings])
     for name, curves in trainings.items():
         if NEGATIVE in curves:
@@ -202,8 +220,11 @@ def _shares(axis: "Axes", trainings: Mapping[str, Curves], smoothing: int) -> No
             colour = colours[name.lower()]
             axis.plot(steps, values, color=colour, alpha=0.25, linewidth=0.6)
             alone = "o" if len(steps) == 1 else None
-            axis.plot(steps, smoothed(values, smoothing), color=colour, label=name, marker=alone, markersize=3)
-    if axis.lines:
+            thick = smoothed(values, min(smoothing, max(len(values) // 5, 1)))
+            axis.plot(steps, thick, color=colour, label=textwrap.fill(name, TITLE), marker=alone, markersize=3)
+    if axis.lines and beside:
+        axis.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), handlelength=1.2).set_in_layout(False)
+    elif axis.lines:
         axis.legend(loc="best", handlelength=1.2)
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")

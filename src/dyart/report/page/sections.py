@@ -126,7 +126,8 @@ def margins(
     wide = (
         "Distance of test examples from the decision boundary; the last bar has all larger ones. Wrong ones have none."
     )
-    bands = "Margins of the watched examples: the median, half of them (dark band), nine in ten (light band)."
+    bands = "Margins of those watched examples that have one, being classified as labelled at that time: the median, "
+    bands += "half of them (dark band), nine in ten (light band)."
     closer = "Of the watched examples below the radius, the share that a step of the training, as the optimizer takes "
     closer += "it, brings the boundary closer to; "
     closer += f"thick: running mean of {motion.SMOOTHING} observations."
