@@ -196,3 +196,11 @@ def test_tied_weights_move_once_and_count_wherever_they_are_used():
     wanted = speed_by_differences(model, found, update)
     for method in (FORWARD, DOUBLE, CENTRAL):
         assert_close_to_scale(dyart.boundary_speed(model, found, update, derivative=method), wanted, 1e-5)
+
+
+def test_arguments_in_another_order_are_explained():
+    model, x = nn.Linear(3, 2), torch.rand(4, 3)
+    found = dyart.closest_boundary_points(model, x, steps=5)
+    update = dyart.update_direction(model, loss=lambda: model(x).square().sum())
+    with pytest.raises(TypeError, match=r"boundary_speed\(model, found, update\).*got dict and BoundaryPoints"):
+        dyart.boundary_speed(model, update, found)

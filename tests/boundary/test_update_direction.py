@@ -291,3 +291,9 @@ def test_the_direction_fits_the_speed():
     update = dyart.update_direction(model, loss=lambda: cross_entropy(model))
     assert list(update) == list(random_like(model))
     assert dyart.boundary_speed(model, found, update).isfinite().all()
+
+
+def test_a_loss_that_was_computed_already_is_told_to_be_a_function():
+    model = nn.Linear(3, 2)
+    with pytest.raises(TypeError, match=r"loss=lambda: cross_entropy\(model\(x\), y\); got Tensor"):
+        dyart.update_direction(model, loss=model(torch.rand(4, 3)).sum())

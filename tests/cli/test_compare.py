@@ -1,6 +1,7 @@
 """``dyart compare``: several recipes, one table."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -25,7 +26,12 @@ def test_one_table_with_every_recipe_and_paired_differences(compared):
     assert all(recipe in text for recipe in RECIPES)
     assert "2 seed(s)" in text
     assert "±" in text
-    assert f"Points more than {RECIPES[0]}" in text
+    assert f"Points more than {RECIPES[0]}, with 95 % intervals over the examples; ± half the range" in text
+    shares = np.array(
+        [[run["clean"] for run in row["runs"]] for row in json.loads((compared / "compare.json").read_text())]
+    )
+    gains = 100 * (shares[1] - shares[0])
+    assert f"] ± {(gains.max() - gains.min()) / 2:.1f} " in text
     rows = json.loads((compared / "compare.json").read_text())
     assert [row["recipe"] for row in rows] == RECIPES
     assert [run["seed"] for run in rows[0]["runs"]] == [0, 1]
@@ -93,6 +99,20 @@ def test_a_method_whose_code_has_changed_is_another(tmp_path, capsys, monkeypatc
     assert "compared_method.py " in out
     assert "optim.lr 0.01 (was " in out
     assert "compared_method.py" in (tmp_path / "run" / "environment.json").read_text()
+    # Whoever measures a network needs no code of its training; who goes on with that does.
+    source.unlink()
+    monkeypatch.delitem(sys.modules, "compared_method")
+    for command in (["margins", "run", "--count", "5"], ["evaluate", "run", "--attack", "clean"], ["curves", "run"]):
+        assert main(command) == 0, capsys.readouterr().err
+    assert main(["train", "run", "--resume", "--train.epochs", "3"]) == 2
+    assert "compared_method" in capsys.readouterr().err
+
+
+def test_a_page_and_curves_of_all_runs_of_a_comparison(compared, tmp_path, capsys):
+    assert main(["curves", str(compared), "--out", str(tmp_path / "curves")]) == 0
+    assert main(["report", str(compared), "--out", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert all(f"{recipe}-seed{seed}" in page for recipe in RECIPES for seed in (0, 1))
 
 
 def test_a_misspelt_recipe_shows_before_the_first_training(tmp_path, capsys):

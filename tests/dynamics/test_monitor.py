@@ -234,6 +234,13 @@ def test_going_back_drops_what_came_later():
 # Where there is little to see
 
 
+def test_the_radius_may_be_a_fraction_and_is_not_in_pixels():
+    inputs = examples(4)
+    assert dyart.BoundaryMonitor(inputs, labels_of(inputs), radius="8/255").radius == 8 / 255
+    with pytest.raises(ValueError, match=r"radius 8 is larger than the box.*did you mean 8/255"):
+        dyart.BoundaryMonitor(inputs, labels_of(inputs), radius=8)
+
+
 def test_a_step_outside_is_mentioned_once():
     model, monitor = trained(), make_monitor(every=1)
     with pytest.warns(UserWarning, match=r"nothing moved.*optimizer\.step\(\)"), monitor.watching(model):

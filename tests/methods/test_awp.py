@@ -348,7 +348,7 @@ def test_in_anybodys_loop_the_network_keeps_its_modes(statistics):
         net(2 * torch.rand(64, 3, 4, 4))
     x = torch.rand(16, 3, 4, 4)
     y = net.eval()(x).argmax(dim=1)
-    settings = {"lam": 1.0, "r0": 10.0, "keep": "found", "kl": 1.0, "statistics": statistics}
+    settings = {"lam": 1.0, "r0": 1.0, "keep": "found", "kl": 1.0, "statistics": statistics}
     seen = []
     for method in (find("dyart")(**settings), find("dyart-awp")(gamma=0.0, **settings)):
         own = copy.deepcopy(net).train()

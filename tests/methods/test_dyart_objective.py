@@ -230,10 +230,18 @@ def test_double_precision_is_kept():
 # Rows that get the clean term alone
 
 
+def test_a_length_in_pixels_is_not_taken_for_one_in_the_box():
+    with pytest.raises(ValueError, match=r"r0 must be a positive, finite number, got '16/255'"):
+        dyart.DyART(r0="16/255")
+    x = torch.rand(4, 6)
+    with pytest.raises(ValueError, match=r"r0 16 is larger than the box of all inputs \(1\): did you mean 16/255\?"):
+        dyart.DyART(r0=16)(nn.Linear(6, 3), x, torch.zeros(4, dtype=torch.long))
+
+
 def test_misclassified_rows_get_the_clean_term_alone():
     model, x = network("group"), images()
     wrong = (model(x).argmax(dim=1) + 1) % 4
-    loss, metrics = dyart.DyART(r0=10.0, keep="found")(model, x, wrong)
+    loss, metrics = dyart.DyART(r0=1.0, keep="found")(model, x, wrong)
     clean = F.cross_entropy(model(x), wrong)
     assert metrics["margin_loss"] == 0
     assert metrics["used"] == metrics["found"] == metrics["inside"] == metrics["accuracy"] == 0
@@ -248,7 +256,7 @@ def test_rows_outside_the_soft_boundary_have_no_margin_though_classified_correct
     model, x = network("group"), images()
     labels = model(x).argmax(dim=1)
     beta = 0.3  # so soft that Phi is negative for many examples with positive phi
-    found = dyart.DyART(r0=10.0, beta=beta).search(model, x, labels)
+    found = dyart.DyART(r0=1.0, beta=beta).search(model, x, labels)
     phi = dyart.soft_logit_margin(model(x), labels, beta=beta)
     outside = (phi < 0) & found.correct
     assert 0 < outside.sum() < EXAMPLES

@@ -3,7 +3,10 @@
 import math
 from collections.abc import Sequence
 
+import torch
+
 from dyart.boundary.norms import Norm
+from dyart.boundary.validation import Bounds, as_pair
 
 # Of a pixel: whole numbers up to this were meant in them.
 STEPS = 255
@@ -33,3 +36,24 @@ def check_radii(radii: Sequence[float], norm: Norm, features: int, width: float 
                 f"the radius {radius} is as large as the box of all inputs ({reach:g} in {norm}), where nothing resists"
                 f"{steps}"
             )
+
+
+def width_of(bounds: Bounds) -> float:
+    """Return the longest side of the box; infinite without a box."""
+    if bounds is None:
+        return float("inf")
+    low, high = (torch.as_tensor(bound).double() for bound in as_pair(bounds))
+    return float((high - low).max())
+
+
+def check_unit(name: str, radius: float, norm: Norm, bounds: Bounds) -> None:
+    """Raise if an L-inf radius is larger than the box, such as 8 for 8/255; as large as the box, all margins are below.
+
+    Raises:
+        ValueError: it is; the message says what may have been meant.
+    """
+    width = width_of(bounds)
+    if norm == "linf" and radius > width:
+        raise ValueError(
+            f"{name} {radius:g} is larger than the box of all inputs ({width:g}): did you mean {radius:g}/255?"
+        )

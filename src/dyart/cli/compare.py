@@ -113,11 +113,9 @@ def _table(entries: list[Entry]) -> list[str]:
     ]
     lines += _aligned([head, *rows])
     if len(entries) > 1:
-        lines += ["", f"Points more than {first.recipe}, with 95 % intervals over the examples:", ""]
-        gains = [
-            [e.recipe, *(str(paired_difference(_column(first, c), _column(e, c))) for c in columns)]
-            for e in entries[1:]
-        ]
+        seeds = "; ± half the range over the seeds" if len(first.flags) > 1 else ""
+        lines += ["", f"Points more than {first.recipe}, with 95 % intervals over the examples{seeds}:", ""]
+        gains = [[e.recipe, *(_gain(_column(first, c), _column(e, c)) for c in columns)] for e in entries[1:]]
         lines += _aligned([head[:-1], *gains])
     return lines
 
@@ -135,6 +133,15 @@ def _check_alike(measured: list[dict[str, Any]]) -> None:
 
 def _column(entry: Entry, name: str) -> list[np.ndarray]:
     return [flags[name] for flags in entry.flags]
+
+
+def _gain(first: list[np.ndarray], second: list[np.ndarray]) -> str:
+    """Return a difference with its interval over the examples, and how far apart the seeds are in it."""
+    words = str(paired_difference(first, second))
+    if len(first) == 1 or len(first) != len(second):
+        return words
+    by_seed = [100 * float(other.mean() - one.mean()) for one, other in zip(first, second, strict=True)]
+    return f"{words} ± {(max(by_seed) - min(by_seed)) / 2:.1f}"
 
 
 def _seconds(entry: Entry) -> float:

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from dyart.cli.runs import runs_in
 from dyart.engine.run import read_config
 from dyart.report.curves import NEGATIVE, Curves, read_published, read_run, write_curves
 from dyart.report.page.run import short_names
@@ -13,7 +14,8 @@ def curves_command(options: argparse.Namespace) -> None:
     """Draw the curves of all runs side by side, published ones below them, and say where the figure is."""
     if options.smoothing < 1:
         raise ValueError(f"--smoothing must be at least 1, got {options.smoothing}")
-    methods = [method_name(read_config(folder).method["name"]) for folder in options.runs]
+    options.runs = runs_in(options.runs)
+    methods = [method_name(read_config(folder, method=False).method["name"]) for folder in options.runs]
     ours = dict(zip(_titles(options.runs, methods), map(read_run, options.runs), strict=True))
     for name, curves in ours.items():
         if lacking := _lacking(curves):

@@ -45,7 +45,8 @@ def guarded(
         sys.stdout.flush()  # now, where a reader who has gone is no surprise
         return status
     except KeyboardInterrupt:
-        return _said(command, "interrupted", INTERRUPTED, debug)
+        again = "; the same command goes on where it was" if command == "evaluate" else ""
+        return _said(command, f"interrupted{again}", INTERRUPTED, debug)
     except BrokenPipeError:
         # Python writes out what is left at its end: into nothing, instead of to a reader who has gone.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

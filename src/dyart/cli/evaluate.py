@@ -61,7 +61,7 @@ def evaluate_command(options: argparse.Namespace) -> None:
 
 def _measured(options: argparse.Namespace, run: Path | None) -> tuple[list[float], Norm]:
     """Return radii and norm: as given, else those of the run, else the usual ones."""
-    settings = None if run is None else read_config(run).eval
+    settings = None if run is None else read_config(run, method=False).eval
     norm: Norm = options.norm or (settings.norm if settings else "linf")
     if options.radii:
         return options.radii, norm

@@ -44,7 +44,7 @@ def margins_command(options: argparse.Namespace) -> None:
     if options.count is not None and options.count < 1:
         raise ValueError(f"--count must be at least 1, got {options.count}")
     model, data, device, folder = named_network(options)
-    options.norm = options.norm or ("linf" if folder is None else read_config(folder).eval.norm)
+    options.norm = options.norm or ("linf" if folder is None else read_config(folder, method=False).eval.norm)
     if options.cross_check:
         options.cross_check = _second_solver(options.cross_check, options.solver, options.norm)
     team = team_here()

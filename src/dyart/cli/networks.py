@@ -100,7 +100,7 @@ def _of_run(place: Path, data_name: str | None) -> tuple[nn.Module, DataSet, Pat
         )
     checkpoint = checkpoint_of(place)
     folder = run_folder(checkpoint)
-    config = read_config(folder)
+    config = read_config(folder, method=False)
     data = load(data_name or config.data.name, Path(config.data.root) if config.data.root else None)
     model = make_model(config, data)
     print(f"network: {config.model.name}, averaged weights of {checkpoint}")

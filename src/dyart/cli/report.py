@@ -10,6 +10,7 @@ HELP = """\
 examples:
   dyart report runs/mine                           runs/mine/report.html
   dyart report runs/demo/at runs/demo/dyart        runs/demo/report.html: both, compared
+  dyart report runs/compare                        all runs of a comparison, compared
   dyart report runs/* --out page.html --title "Fashion-MNIST, three methods"
 
 The page shows what a run's folder holds. Each of these adds to it:
@@ -30,7 +31,7 @@ def add_report(commands: Commands) -> None:
         epilog=HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs")
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs, or one that has them in it")
     report.add_argument(
         "--out", type=Path, help="HTML file (default: report.html in the run's folder, or in the one above all runs)"
     )
@@ -39,7 +40,8 @@ def add_report(commands: Commands) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
+    from dyart.cli.runs import runs_in
     from dyart.report.page import write_page
 
-    path = write_page(options.runs, options.out, options.title)
+    path = write_page(runs_in(options.runs), options.out, options.title)
     print(f"{path} ({path.stat().st_size / 1e6:.1f} MB, opens offline)")

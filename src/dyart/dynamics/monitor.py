@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dyart.attacks.radii import check_unit
+from dyart.attacks.radius import Radius
 from dyart.boundary import validation
 from dyart.boundary.margins import BOUNDARIES, Boundary
 from dyart.boundary.model import evaluation_mode, ieee_float32, ordinary, unchanged, underlying
@@ -69,7 +71,8 @@ class BoundaryMonitor:
         probe_inputs: ``[N, ...]``, floating point, inside the bounds; a copy follows the model to its device.
         probe_labels: ``[N]``, integers.
         every: steps from one observation to the next; the first is of step number ``every``.
-        radius: examples with a margin below it are vulnerable: the radius to be robust at.
+        radius: examples with a margin below it are vulnerable: the radius to be robust at, a number or a text
+            such as ``"8/255"``.
         norm: ``"linf"``, ``"l2"`` or ``"l1"``.
         steps: of the search for boundary points.
         follow_steps: of the searches that follow them (see ``dyart.dynamics.movement``).
@@ -90,7 +93,7 @@ class BoundaryMonitor:
         probe_inputs: Tensor,
         probe_labels: Tensor,
         every: int = 50,
-        radius: float = 8 / 255,
+        radius: float | str = 8 / 255,
         norm: Norm = "linf",
         steps: int = 20,
         follow_steps: int = 3,
@@ -107,7 +110,9 @@ class BoundaryMonitor:
         validation.check_labels(probe_labels, probe_inputs)
         validation.check_choice("norm", norm, NORMS)
         validation.check_choice("boundary", boundary, BOUNDARIES)
+        radius = Radius(radius)
         validation.check_positive("radius", radius)
+        check_unit("radius", radius, norm, bounds)
         validation.check_positive("beta", beta)
         for name, value, least in (("every", every, 1), ("steps", steps, 2), ("follow_steps", follow_steps, 2)):
             validation.check_count(name, value, least)

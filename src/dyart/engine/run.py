@@ -202,13 +202,22 @@ def _try_out(model: nn.Module, config: Config, data: DataSet, fabric: Fabric) ->
         )
 
 
-def read_config(folder: Path) -> Config:
-    """Return the configuration of a run's folder."""
-    return resolve(config_path(folder))
+def read_config(folder: Path, method: bool = True) -> Config:
+    """Return the configuration of a run's folder.
+
+    Args:
+        folder: of the run.
+        method: False: what trained it is not looked at. To measure a network, its method's code need not be there.
+    """
+    return resolve(config_path(folder, method), method=method)
 
 
-def config_path(folder: Path) -> Path:
+def config_path(folder: Path, method: bool = True) -> Path:
     """Return the file with the configuration of a run: its own, or where that is damaged a checkpoint's copy.
+
+    Args:
+        folder: of the run.
+        method: see ``read_config``.
 
     Raises:
         RunError: the folder is no run.
@@ -217,7 +226,7 @@ def config_path(folder: Path) -> Path:
     if not path.is_file():
         raise RunError(f"{folder} is no run: it has no {CONFIG}")
     try:
-        resolve(path)
+        resolve(path, method=method)
     except RecipeError as error:
         copy = _copied_config(folder)
         if copy is None:
@@ -408,7 +417,7 @@ def _labelled_by(teacher: Path, images: Path, data: DataSet, fabric: Fabric) -> 
         if labels.is_file():
             return labels
         fabric.print(f"labelling {images} by {checkpoint}, into {labels}")
-        model = make_model(read_config(run_folder(checkpoint)), data).to(fabric.device).eval()
+        model = make_model(read_config(run_folder(checkpoint), method=False), data).to(fabric.device).eval()
         load_weights(model, averaged_weights(checkpoint), str(checkpoint))
         pseudo_label(lambda x: model(x.to(fabric.device)), images, labels, data.shape)
     return labels

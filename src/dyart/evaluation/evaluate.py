@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dyart.attacks.radii import check_radii
+from dyart.attacks.radii import check_radii, width_of
 from dyart.attacks.radius import Radius
 from dyart.boundary import validation
 from dyart.boundary.model import Model, evaluation_mode, ieee_float32, unchanged
@@ -28,7 +28,7 @@ from dyart.evaluation.ledger import Ledger
 from dyart.evaluation.records import versions, write_records
 from dyart.evaluation.result import Evaluation
 from dyart.evaluation.runner import Runner
-from dyart.evaluation.settings import Settings, check_box, extent_of, named_radii, width_of
+from dyart.evaluation.settings import Settings, check_box, extent_of, named_radii
 from dyart.evaluation.tiers import PGD, Attack, Tier, tier_of
 from dyart.evaluation.verdicts import MARGINS, MOST, rounding, slack
 from dyart.evaluation.views import Count, Precision, View, attack_view

@@ -54,7 +54,7 @@ def export(place: Path, out: Path | None = None) -> Path:
         RunError: the place is no run, or the folder holds something else.
     """
     folder, checkpoint = run_folder(place), checkpoint_of(place)
-    config = read_config(folder)
+    config = read_config(folder, method=False)
     data = load(config.data.name, Path(config.data.root) if config.data.root else None)
     out = folder / "export" if out is None else out
     _make_room(out)

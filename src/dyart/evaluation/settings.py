@@ -91,11 +91,3 @@ def extent_of(bounds: Bounds) -> float:
     if bounds is None:
         return float("inf")
     return max(float(torch.as_tensor(bound).abs().max()) for bound in as_pair(bounds))
-
-
-def width_of(bounds: Bounds) -> float:
-    """Return the longest side of the box; infinite without a box."""
-    if bounds is None:
-        return float("inf")
-    low, high = (torch.as_tensor(bound).double() for bound in as_pair(bounds))
-    return float((high - low).max())

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dyart.attacks.kl import kl_divergence
+from dyart.attacks.radii import check_unit
 from dyart.boundary import validation
 from dyart.boundary.cost import Cost, ExponentialCost, check_cost
 from dyart.boundary.gradient import margin_costs, margin_weights
@@ -120,6 +121,7 @@ class DyART(Method[BoundaryPoints]):
         validation.check_choice("keep", keep, KEEP)
         validation.check_choice("statistics", statistics, STATISTICS)
         check_weight("kl", kl)
+        validation.check_positive("r0", r0)
         validation.check_positive("beta", beta)
         validation.check_count("steps", steps, 2)
         if not lam >= 0:
@@ -296,6 +298,7 @@ class DyART(Method[BoundaryPoints]):
         validation.check_labels(labels, inputs)
         if len(inputs) == 0:
             raise ValueError("DyART needs at least one example")
+        check_unit("r0", self.r0, self.norm, self.bounds)
         net = self._searched(model)
         with evaluation_mode(net), unchanged(net, inputs.device):
             logits = validation.first_logits(net, inputs)

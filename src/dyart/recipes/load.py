@@ -64,14 +64,22 @@ def _read(recipe: str, above: tuple[str, ...]) -> Tree:
     return merged
 
 
-def resolve(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
+def resolve(recipe: str | Path, overrides: Sequence[str] = (), method: bool = True) -> Config:
     """Return the configuration of a recipe with overrides such as ``["--optim.lr", "0.05"]``.
+
+    Args:
+        recipe: a name or a file.
+        overrides: words of a command line.
+        method: False: take the method's settings as they are, whether or not its code is there.
 
     Raises:
         RecipeError: unknown recipe or key (the nearest right one is named), or a value of the wrong type.
     """
     tree = merge(read(recipe), _from_arguments(overrides))
-    return check(tree)
+    if method:
+        return check(tree)
+    settings = tree.pop("method", {})
+    return dataclasses.replace(check(tree), method=settings)
 
 
 def check(tree: Tree) -> Config:
