@@ -203,3 +203,37 @@ def test_a_class_without_loss_cannot_be_made():
 
     with pytest.raises(TypeError, match="loss"):
         Half()
+
+
+VARIANT = """
+from dyart.methods.trades import TRADES
+class Variant(TRADES):
+    \"\"\"TRADES with a temperature.
+
+    Args:
+        temperature: of the logits.
+    \"\"\"
+    def __init__(self, temperature: float = 2.0, beta: float = 3.0, **settings):
+        super().__init__(beta=beta, **settings)
+        self.temperature = temperature
+"""
+
+
+def test_a_variant_inherits_the_settings_of_what_it_is_built_on(tmp_path, monkeypatch):
+    from dyart.recipes import make_method, resolve
+    from dyart.recipes.parser import build_parser
+
+    (tmp_path / "variants_of_mine.py").write_text(VARIANT, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for name in ("variants_of_mine:Variant", "variants_of_mine:Variant-awp"):
+        words = ["--method.name", name, "--method.radius", "1/255", "--method.temperature", "4"]
+        config = resolve("fashion-mini-cnn-at", words)
+        method = make_method(config)
+        assert (method.temperature, method.beta, method.steps) == (4.0, 3.0, 10)
+        assert method.radius == pytest.approx(1 / 255)
+        assert ("gamma" in config.method) == name.endswith("-awp")
+        text = " ".join(build_parser(name).format_help().split())
+        assert "of the logits. (type: Radius, default: 2.0)" in text
+        assert "weight of the divergence. (type: Radius, default: 3.0)" in text
+    with pytest.raises(ValueError, match=r"no key method\.stepz .*did you mean method\.steps"):
+        resolve("fashion-mini-cnn-at", ["--method.name", "variants_of_mine:Variant", "--method.stepz", "3"])

@@ -14,7 +14,6 @@ lr * decay * gamma v). In anybody's loop the method is a loss like any other, wi
 import inspect
 import math
 import types
-import typing
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -28,6 +27,7 @@ from dyart.boundary.model import Model, unchanged
 from dyart.data import ranks
 from dyart.data.loader import Batch
 from dyart.methods.base import Method, Metrics
+from dyart.methods.constructor import settings_of
 
 SUFFIX = "-awp"
 # Shown in lists; every other method's name with the suffix works as well.
@@ -143,11 +143,7 @@ def with_awp(cls: type[Method[Any]]) -> type[Method[Any]]:
     Raises:
         ValueError: the class has a setting of one of these names, e.g. because it has AWP around it already.
     """
-    own: list[inspect.Parameter] = []
-    hints: dict[str, Any] = {}
-    if cls.__init__ is not object.__init__:
-        own = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        hints = typing.get_type_hints(cls.__init__)
+    own = settings_of(cls)
     added = dict(zip(("gamma", "awp_warmup"), DEFAULTS.get(cls.name, OTHER_DEFAULTS), strict=True))
     if taken := sorted({parameter.name for parameter in own} & added.keys()):
         raise ValueError(f"no AWP around {cls.name or cls.__name__!r}: it has settings {taken} of its own")
@@ -157,8 +153,9 @@ def with_awp(cls: type[Method[Any]]) -> type[Method[Any]]:
 
     # One signature of both, for whoever reads it: the recipes' parser, help().
     __init__.__doc__ = AWP.__init__.__doc__
-    __init__.__annotations__ = hints | dict.fromkeys(added, float) | {"return": None}
-    __init__.__dict__["__signature__"] = _joined(own, added, hints)
+    types_ = {parameter.name: parameter.annotation for parameter in own if parameter.annotation is not parameter.empty}
+    __init__.__annotations__ = types_ | dict.fromkeys(added, float) | {"return": None}
+    __init__.__dict__["__signature__"] = _joined(own, added)
     named = {
         "__init__": __init__,
         "__doc__": _documented(inspect.getdoc(cls) or ""),
@@ -178,12 +175,12 @@ def _scaled(gradient: Tensor, weight: Tensor) -> Tensor:
     return scaled
 
 
-def _joined(own: list[inspect.Parameter], added: dict[str, float], hints: dict[str, Any]) -> inspect.Signature:
+def _joined(own: list[inspect.Parameter], added: dict[str, float]) -> inspect.Signature:
     first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     last = [parameter for parameter in own if parameter.kind is inspect.Parameter.VAR_KEYWORD]
     only = inspect.Parameter.KEYWORD_ONLY
     new = [inspect.Parameter(name, only, default=value, annotation=float) for name, value in added.items()]
-    own = [p.replace(annotation=hints.get(p.name, p.annotation)) for p in own if p not in last]
+    own = [parameter for parameter in own if parameter not in last]
     return inspect.Signature([first, *own, *new, *last], return_annotation=None)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dyart.attacks.radius import Radius
 from dyart.methods.base import Method, find
+from dyart.methods.constructor import settings_of
 from dyart.recipes.config import SECTIONS, Config
 
 if TYPE_CHECKING:
@@ -53,7 +54,10 @@ def _add_fields(parser: "ArgumentParser", prefix: str, cls: type[Any], skip: set
 
 def _add_method(parser: "ArgumentParser", cls: type[Method[Any]], name: str) -> None:
     parser.add_argument("--method.name", type=str, default=name, help="the training method")
-    meaning = _meanings(cls)
+    # A setting that is passed on to the class that this one is built on is explained there.
+    meaning = {
+        key: text for base in reversed(cls.__mro__) if issubclass(base, Method) for key, text in _meanings(base).items()
+    }
     for argument, (kind, default) in _arguments(cls).items():
         _add(parser, f"method.{argument}", kind, default, meaning.get(argument, ""))
 
@@ -68,24 +72,21 @@ def _arguments(cls: type[Method[Any]]) -> dict[str, tuple[Any, Any]]:
     Raises:
         ValueError: an argument of its constructor is no key of a recipe; the message says what it lacks.
     """
-    if cls.__init__ is object.__init__:
-        return {}
-    hints = typing.get_type_hints(cls.__init__)
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    parameters = settings_of(cls)
     for parameter in parameters:
-        if lack := _lack(parameter, hints):
+        if lack := _lack(parameter):
             raise ValueError(f"the method {cls.__module__}.{cls.__qualname__}: its argument {parameter} {lack}")
-    return {p.name: (hints[p.name], p.default) for p in parameters if p.name not in NOT_IN_RECIPES}
+    return {p.name: (p.annotation, p.default) for p in parameters if p.name not in NOT_IN_RECIPES}
 
 
-def _lack(parameter: inspect.Parameter, hints: dict[str, Any]) -> str:
+def _lack(parameter: inspect.Parameter) -> str:
     """Return what an argument lacks to be a key of a recipe, and what to do; "" if nothing."""
     name = parameter.name
     if name == "name":
         return "is called as the method's own name in a recipe: call it otherwise"
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         return "can be anything: name every setting, with its type and default"
-    if name not in NOT_IN_RECIPES and name not in hints:
+    if name not in NOT_IN_RECIPES and parameter.annotation is parameter.empty:
         return f"needs a type, by which recipes read it: write `{name}: float = ...` (or int, bool, str, Literal[...])"
     if parameter.default is parameter.empty:
         return f"needs a default, since a recipe may leave it out: write `{parameter} = ...`"
