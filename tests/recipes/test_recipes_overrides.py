@@ -2,7 +2,7 @@
 
 import pytest
 
-from dyart.recipes import RecipeError, make_method, resolve
+from dyart.recipes import RecipeError, dump, make_method, resolve
 
 DYART = "cifar10-wrn28-10-dyart"
 
@@ -250,3 +250,16 @@ def test_with_awp_around_it_a_method_keeps_its_settings():
     assert "gamma" not in without.method
     other = resolve("cifar10-resnet18-at-fast", ["--method.name", "trades-awp"])
     assert other.method["steps"] == 10, "another method brings its own"
+
+
+def test_what_a_run_was_trained_by_need_not_be_there_to_read_the_rest(tmp_path):
+    norms = ["--method.norm", "l2", "--method.radius", "0.5", "--eval.norm", "l2", "--eval.radius", "0.5"]
+    whole = resolve("fashion-mini-cnn-at", [*norms, "--eval.radii", "[0.5, 1]"])
+    path = tmp_path / "config.yaml"
+    path.write_text(dump(whole).replace("name: at\n", "name: nowhere:At\n"))
+    with pytest.raises(RecipeError, match="nowhere"):
+        resolve(path)
+    read = resolve(path, method=False)
+    assert read.method["name"] == "nowhere:At"
+    for section in ("eval", "data", "model", "optim", "train"):
+        assert getattr(read, section) == getattr(whole, section)

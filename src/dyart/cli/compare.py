@@ -41,9 +41,8 @@ class Entry:
 
 def compare_command(options: argparse.Namespace) -> None:
     """Train and measure every recipe with every seed, print one table and write it beside the runs."""
-    for recipe in options.recipes:  # a misspelt name shows now, not after hours of training
-        resolve(recipe, options.rest)
-    names = [_name(recipe, options) for recipe in options.recipes]
+    # A misspelt name shows now, not after hours of training.
+    names = [resolve(recipe, options.rest).recipe or Path(recipe).stem for recipe in options.recipes]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise RecipeError(f"two recipes are called {', '.join(twice)}, by which their runs are named: rename one")
@@ -65,7 +64,7 @@ def _entry(recipe: str, options: argparse.Namespace) -> Entry:
     measured, flags = [], []
     for seed in options.seeds:
         config = resolve(recipe, [*options.rest, "--seed", str(seed)])
-        folder = options.out / f"{_name(recipe, options)}-seed{seed}"
+        folder = options.out / f"{config.recipe or Path(recipe).stem}-seed{seed}"
         config = replace(config, out=str(folder))
         if not (folder / FILE).is_file() or not (folder / FLAGS).is_file():
             _run(config, folder)
@@ -74,10 +73,6 @@ def _entry(recipe: str, options: argparse.Namespace) -> Entry:
         with np.load(folder / FLAGS, allow_pickle=False) as stored:
             flags.append({name: stored[name] for name in stored.files})
     return Entry(recipe, measured, flags)
-
-
-def _name(recipe: str, options: argparse.Namespace) -> str:
-    return resolve(recipe, options.rest).recipe or Path(recipe).stem
 
 
 def _run(config: Config, folder: Path) -> None:

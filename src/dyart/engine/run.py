@@ -41,7 +41,9 @@ STAY = ("seed", "data.", "model.", "method.name", "train.batch_size", "train.bur
 MOVABLE = {"data.root", "data.residency"}
 # By these, epochs are compared.
 JUDGED = ("eval.radius", "eval.steps", "eval.norm")
+# Outputs whose rows sum to 1 by this are probabilities.
 SUMS_TO_ONE = 1e-3
+# A training radius so many times the one that it is judged by, or less than its inverse, may not be meant.
 FAR = 1.5
 
 
@@ -352,12 +354,11 @@ def _changes(folder: Path, config: Config) -> dict[str, tuple[Any, Any]]:
     begun = _copied_config(folder) or folder / CONFIG
     changed = differences(resolve(begun), config)
     changed.pop("out", None)
-    changed |= changed_sources(folder / ENVIRONMENT, config)
     fixed = {key: pair for key, pair in changed.items() if key.startswith(STAY) and key not in MOVABLE}
     if fixed:
         words = ", ".join(f"{key} {old} (now {new})" for key, (old, new) in sorted(fixed.items()))
         raise RunError(f"{folder} was begun with {words}: resume it as it was, or begin another with --out")
-    return changed
+    return changed | changed_sources(folder / ENVIRONMENT, config)
 
 
 def _compare_anew(training: Training, changes: dict[str, tuple[Any, Any]]) -> None:

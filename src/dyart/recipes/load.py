@@ -78,8 +78,9 @@ def resolve(recipe: str | Path, overrides: Sequence[str] = (), method: bool = Tr
     tree = merge(read(recipe), _from_arguments(overrides))
     if method:
         return check(tree)
-    settings = tree.pop("method", {})
-    return dataclasses.replace(check(tree), method=settings)
+    # Natural training has no settings that the others could contradict.
+    plain = check(tree | {"method": {"name": "natural"}})
+    return dataclasses.replace(plain, method=tree.get("method", Config().method))
 
 
 def check(tree: Tree) -> Config:
