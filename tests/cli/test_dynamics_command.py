@@ -164,7 +164,7 @@ def test_curves_of_a_run(run, tmp_path, capsys):
 def test_curves_of_a_watched_run_lack_nothing(tmp_path, capsys):
     words = "--data.name three-blobs --data.limit 96 --data.crop 0 --model.name mlp --train.epochs 2 --train.loggers []"
     words += " --train.batch_size 32 --eval.steps 2 --eval.every 1"
-    words += " --monitor.every 1 --monitor.radius 9 --monitor.steps 5"
+    words += " --monitor.every 1 --monitor.radius 1 --monitor.steps 5"
     run = tmp_path / "at"
     train(resolve("fashion-mini-cnn-at", [*words.split(), "--out", str(run)]), callbacks=[Watch()])
     assert main(["curves", str(run), "--out", str(tmp_path / "curves")]) == 0
@@ -214,3 +214,22 @@ def test_the_plane_is_drawn(tmp_path, monkeypatch, capsys):
 def test_a_plane_needs_two_frames(capsys):
     assert main(["plane", "--frames", "1"]) == 2
     assert "--frames must be at least 2" in capsys.readouterr().err
+
+
+def test_the_monitor_of_a_loop_of_ones_own_is_drawn(run, tmp_path, capsys):
+    lines = [
+        {"step": step, "negative_share": share, "margin_quantiles": {"0.5": 0.1}}
+        for step, share in ((5, 0.4), (10, 0.3))
+    ]
+    for name in ("mine", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "monitor.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    places = [str(tmp_path / name / "monitor.jsonl") for name in ("mine", "other")]
+    assert main(["curves", *places]) == 0
+    drawn = (tmp_path / "mine" / "curves.svg").read_text()
+    assert ">negative speed<" in drawn
+    assert all(f">{name}<" in drawn for name in ("mine", "other"))
+    assert ">accuracy<" not in drawn
+    (tmp_path / "mine" / "monitor.jsonl").write_text("")
+    assert main(["curves", places[0]]) == 2
+    assert "has no observations of vulnerable examples to draw" in capsys.readouterr().err

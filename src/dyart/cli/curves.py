@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dyart.cli.runs import runs_in
 from dyart.engine.run import read_config
-from dyart.report.curves import NEGATIVE, Curves, read_published, read_run, write_curves
+from dyart.report.curves import NEGATIVE, Curves, read_published, read_run, read_watched, write_curves
 from dyart.report.page.run import short_names
 from dyart.report.style import method_name
 
@@ -14,18 +14,30 @@ def curves_command(options: argparse.Namespace) -> None:
     """Draw the curves of all runs side by side, published ones below them, and say where the figure is."""
     if options.smoothing < 1:
         raise ValueError(f"--smoothing must be at least 1, got {options.smoothing}")
-    options.runs = runs_in(options.runs)
-    methods = [method_name(read_config(folder, method=False).method["name"]) for folder in options.runs]
-    ours = dict(zip(_titles(options.runs, methods), map(read_run, options.runs), strict=True))
-    for name, curves in ours.items():
-        if lacking := _lacking(curves):
+    places = runs_in(options.runs)
+    methods = [_method(place) for place in places]
+    ours = dict(zip(_titles(places, methods), map(_curves, places), strict=True))
+    for place, (name, curves) in zip(places, ours.items(), strict=True):
+        if place.is_dir() and (lacking := _lacking(curves)):
             print(f"{name} has no {' and no '.join(lacking)}")
     rows: dict[str, dict[str, Curves]] = {"": ours}
     if options.paper:
         published = read_published(options.paper, methods)
         rows = {"ours": ours, "the paper's": {name: published[name] for name in methods}}
-    written = write_curves(rows, options.out or Path(options.runs[0]) / "curves", options.smoothing)
+    beside = places[0] if places[0].is_dir() else places[0].parent
+    written = write_curves(rows, options.out or beside / "curves", options.smoothing)
     print(f"figure: {next(path for path in written if path.suffix == '.png')} (and .pdf, .svg)")
+
+
+def _method(place: Path) -> str:
+    """Return what a run was trained by; of a monitor's file alone, the name of its folder."""
+    if place.is_file():
+        return place.resolve().parent.name
+    return method_name(read_config(place, method=False).method["name"])
+
+
+def _curves(place: Path) -> Curves:
+    return read_watched(place) if place.is_file() else read_run(place)
 
 
 def _lacking(curves: Curves) -> list[str]:

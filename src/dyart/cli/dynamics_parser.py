@@ -96,7 +96,8 @@ def add_curves(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = curves.add_argument
-    add("runs", nargs="+", type=Path, metavar="RUN")
+    add("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs, one that has them in it, or the "
+        "monitor.jsonl of a loop of your own")  # fmt: skip
     add("--smoothing", type=int, default=9, help="observations averaged for a smooth line (default: 9)")
     add("--paper", type=Path, nargs="+", metavar="CSV",
         help="tables of published curves, drawn below: METHOD_acc.csv (iteration, test_clean, test_robust, "

@@ -57,6 +57,18 @@ def read_run(folder: Path) -> Curves:
     return {name: series for name, series in found.items() if len(series[0])}
 
 
+def read_watched(path: Path) -> Curves:
+    """Return the curve of a ``monitor.jsonl`` alone, as a ``BoundaryMonitor`` writes it in a loop of one's own.
+
+    Raises:
+        ValueError: it has no observation with vulnerable examples.
+    """
+    series = _watched(path)
+    if not len(series[0]):
+        raise ValueError(f"{path} has no observations of vulnerable examples to draw: is it a monitor's file?")
+    return {NEGATIVE: series}
+
+
 def read_table(path: Path, names: Mapping[str, str]) -> Curves:
     """Return curves from a CSV with a column ``iteration`` (or ``step``), e.g. read off a published figure.
 
@@ -142,9 +154,12 @@ def training_curves(rows: Mapping[str, Mapping[str, Curves]], smoothing: int = 9
     counts = {len(trainings) for trainings in rows.values()}
     if len(counts) != 1 or 0 in counts:
         raise ValueError("curves need at least one training, and equally many in every row")
-    (count,) = counts
-    with_shares = any(NEGATIVE in curves for trainings in rows.values() for curves in trainings.values())
+    found = {name for trainings in rows.values() for curves in trainings.values() for name in curves}
+    (count,) = counts if found & LOOKS.keys() else {0}  # a loop of one's own has no accuracies
+    with_shares = NEGATIVE in found
     panels = count + with_shares
+    if panels == 0:
+        raise ValueError("there is nothing to draw: no accuracies, and no shares of negative speed")
     columns = min(panels, ABREAST)
     lines_each = -(-panels // columns)  # of panels, for a source
     with style.style():
@@ -154,7 +169,7 @@ def training_curves(rows: Mapping[str, Mapping[str, Curves]], smoothing: int = 9
         for place, (source, trainings) in enumerate(rows.items()):
             own = axes[lines_each * place : lines_each * (place + 1)].flatten()
             ends = _ends(trainings.values())
-            for axis, (name, curves) in zip(own, trainings.items(), strict=False):
+            for axis, (name, curves) in zip(own[:count], trainings.items(), strict=False):
                 _accuracies(axis, curves)
                 axis.set_ylim(*ends)  # the same side by side
                 _title(axis, name, source)
@@ -173,10 +188,10 @@ def training_curves(rows: Mapping[str, Mapping[str, Curves]], smoothing: int = 9
         for axis in axes.flat:
             axis.locator_params(axis="x", nbins=4)
             axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}")
-        drawn = {name for trainings in rows.values() for curves in trainings.values() for name in curves}
-        looks = [look for name, look in LOOKS.items() if name in drawn]
+        looks = [look for name, look in LOOKS.items() if name in found]
         lines = [axes[0, 0].plot([], [], color=c, linestyle=s, label=label)[0] for label, c, s in looks]
-        figure.legend(handles=lines, loc="outside upper center", ncols=min(len(lines), ABREAST + 1))
+        if lines:
+            figure.legend(handles=lines, loc="outside upper center", ncols=min(len(lines), ABREAST + 1))
     return figure
 
 
