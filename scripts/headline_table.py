@@ -72,7 +72,8 @@ def fast_row(time: str, target: int, method: str) -> list[str]:
     longest = max(record["wall_seconds"] for record in records)
     seeds = "1 seed" if len(records) == 1 else f"{len(records)} seeds"
     paths = [f"results/{record['name']}.json" for record in records]
-    words = f"{method} {shares} after {longest:.0f} s, compiler's cache warm; {seeds}, `{first.recipe}`"
+    compiling = max(record["start_seconds"] for record in records)
+    words = f"{method} {shares} after {longest:.0f} s, {compiling:.0f} of them compiling; {seeds}, `{first.recipe}`"
     return [f"the same in {time}", f"{words} {_link(*paths)}"]
 
 

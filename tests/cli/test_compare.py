@@ -109,7 +109,8 @@ def test_a_method_whose_code_has_changed_is_another(tmp_path, capsys, monkeypatc
 
 
 def test_a_page_and_curves_of_all_runs_of_a_comparison(compared, tmp_path, capsys):
-    assert main(["curves", str(compared), "--out", str(tmp_path / "curves")]) == 0
+    assert main(["curves", str(compared)]) == 0
+    assert (compared / "curves.png").is_file()
     assert main(["report", str(compared), "--out", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()
     assert all(f"{recipe}-seed{seed}" in page for recipe in RECIPES for seed in (0, 1))

@@ -167,6 +167,21 @@ def test_several_sets_side_by_side_are_named(tmp_path):
     with pytest.raises(DataError, match="there are 2 sets: one/, two/; name the folder of one of them"):
         load(str(place))
     assert len(load(str(place / "one")).test) == 20
+    annotated, files = pictures(tmp_path / "annotated", parts=("images/train/", "images/test/"))
+    write(annotated, {name.replace("images/", "labels/").replace(".png", ".txt"): b"1" for name in files})
+    assert len(load(str(annotated)).train) == 20, "a folder without pictures is no set"
+
+
+def test_empty_folders_of_a_test_part_alone_are_classes_and_others_without_pictures_are_not(tmp_path):
+    place, _ = pictures(tmp_path / "set", classes=("bee", "cat"), parts=("test/",))
+    (place / "test" / "ant").mkdir()
+    data = load(str(place))
+    assert data.classes == ("ant", "bee", "cat")
+    assert set(data.test.labels) == {1, 2}
+    write(place, {"test/annotations/a.xml": b"<a/>"})
+    (place / "test" / "__pycache__").mkdir()
+    with pytest.raises(DataError, match="no picture in the folder of __pycache__, annotations"):
+        load(str(place))
 
 
 @pytest.mark.parametrize("parts", [("train/", "test/"), ("test/",), ("",)], ids=["both", "test alone", "drawn"])

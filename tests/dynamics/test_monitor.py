@@ -209,6 +209,13 @@ def test_a_new_monitor_begins_the_file_anew_and_a_resumed_one_goes_on(tmp_path):
     assert [record["step"] for record in read_metrics(path)] == [5]
 
 
+def test_what_was_never_written_can_be_resumed(tmp_path):
+    monitor = make_monitor(path=tmp_path / "new" / "monitor.jsonl")
+    monitor.resume(0)
+    train(trained(), 5, monitor)
+    assert [record["step"] for record in read_metrics(tmp_path / "new" / "monitor.jsonl")] == [5]
+
+
 def test_a_damaged_line_costs_no_other(tmp_path):
     path = tmp_path / "monitor.jsonl"
     monitor = make_monitor(path=path)

@@ -172,8 +172,15 @@ def test_a_finished_one_keeps_the_versions_that_it_was_made_with(tmp_path, monke
     assert json.loads((tmp_path / "evaluation.json").read_text())["versions"] == first.versions
     path = tmp_path / FILE
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(JournalError, match=r"versions .*99.*--fresh"):
+    with pytest.raises(JournalError, match=r"other versions of packages .*99.*--fresh"):
         evaluated(tmp_path, attack="pgd")
+    # One that was begun before versions were noted is gone on with, and says that nothing is known of them.
+    first_line, *others = path.read_text().splitlines(keepends=True)
+    path.write_text(
+        json.dumps({k: v for k, v in json.loads(first_line).items() if k != "versions"}) + "\n" + "".join(others)
+    )
+    same(first, evaluated(tmp_path, attack="pgd"))
+    assert json.loads((tmp_path / "evaluation.json").read_text())["versions"] == {}
 
 
 def test_a_journal_that_does_not_fit_says_so(tmp_path):

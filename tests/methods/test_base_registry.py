@@ -237,3 +237,7 @@ def test_a_variant_inherits_the_settings_of_what_it_is_built_on(tmp_path, monkey
         assert "weight of the divergence. (type: Radius, default: 3.0)" in text
     with pytest.raises(ValueError, match=r"no key method\.stepz .*did you mean method\.steps"):
         resolve("fashion-mini-cnn-at", ["--method.name", "variants_of_mine:Variant", "--method.stepz", "3"])
+    fixed = VARIANT.replace("beta: float = 3.0, ", "").replace("beta=beta", "beta=3.0").replace("Variant", "Fixed")
+    (tmp_path / "variants_that_fix.py").write_text(fixed, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"passes a setting on twice .*'beta'.*an argument of its own"):
+        resolve("fashion-mini-cnn-at", ["--method.name", "variants_that_fix:Fixed"])

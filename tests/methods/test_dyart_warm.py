@@ -44,6 +44,7 @@ def test_whoever_does_not_say_whose_examples_these_are_has_no_warm_start():
     assert torch.equal(method.search(model, x, y).points, cold.search(model, x, y).points)
     assert torch.equal(method(model, x, y)[0], cold(model, x, y)[0])
     assert torch.equal(method.ways.steps, kept)
+    assert method.warm_start
 
 
 def test_ways_come_back_as_they_were_to_half_a_level():

@@ -94,9 +94,10 @@ def pgd(
     index = torch.arange(len(inputs), device=inputs.device) if index is None else index
     points = _into(inputs + _offset(inputs, ball, norm, start, key, index), inputs, ball, norm, bounds)
     climb = compiled(_climb) if compile else _climb
-    usable = torch.zeros_like(inputs)
+    usable: Tensor | None = None
     for step in range(steps):
         gradient, logits = _gradient_and_logits(model, points, labels, objective)
+        usable = torch.zeros_like(gradient) if usable is None else usable  # as it lies in memory
         extra = noise * _step_noise(inputs, key, index, step) if noise else None
         moved, usable = climb(points, gradient, usable, inputs, ball, stride, norm, bounds, extra)
         moving = None if watch is None else watch(logits, labels)

@@ -24,7 +24,8 @@ def curves_command(options: argparse.Namespace) -> None:
     if options.paper:
         published = read_published(options.paper, methods)
         rows = {"ours": ours, "the paper's": {name: published[name] for name in methods}}
-    beside = places[0] if places[0].is_dir() else places[0].parent
+    named = options.runs[0]
+    beside = named if named.is_dir() else named.parent
     written = write_curves(rows, options.out or beside / "curves", options.smoothing)
     print(f"figure: {next(path for path in written if path.suffix == '.png')} (and .pdf, .svg)")
 

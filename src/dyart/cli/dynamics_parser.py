@@ -98,11 +98,13 @@ def add_curves(commands: Commands) -> None:
     add = curves.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs, one that has them in it, or the "
         "monitor.jsonl of a loop of your own")  # fmt: skip
-    add("--smoothing", type=int, default=9, help="observations averaged for a smooth line (default: 9)")
+    add("--smoothing", type=int, default=9,
+        help="observations averaged for a smooth line (default: 9, at most a fifth of all)")  # fmt: skip
     add("--paper", type=Path, nargs="+", metavar="CSV",
         help="tables of published curves, drawn below: METHOD_acc.csv (iteration, test_clean, test_robust, "
         "train_clean, train_robust), or negative shares (iteration, a column per method)")  # fmt: skip
-    add("--out", type=Path, help="file, with any suffix: .pdf, .svg and .png are written (default: RUN/curves)")
+    add("--out", type=Path,
+        help="file, with any suffix: .pdf, .svg and .png are written (default: curves in the first RUN)")  # fmt: skip
     curves.set_defaults(run=_curves)
 
 

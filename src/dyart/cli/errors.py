@@ -45,7 +45,7 @@ def guarded(
         sys.stdout.flush()  # now, where a reader who has gone is no surprise
         return status
     except KeyboardInterrupt:
-        again = "; the same command goes on where it was" if command == "evaluate" else ""
+        again = "; the same command, without --fresh, goes on where it was" if command == "evaluate" else ""
         return _said(command, f"interrupted{again}", INTERRUPTED, debug)
     except BrokenPipeError:
         # Python writes out what is left at its end: into nothing, instead of to a reader who has gone.
@@ -95,7 +95,8 @@ def _own_place(error: Exception) -> str:
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         installed = {"site-packages", "dist-packages"} & set(file.parts) or file.is_relative_to(sys.base_prefix)
-        if file.is_file() and not installed and not file.is_relative_to(ours):
+        generated = any(part.startswith("torchinductor") for part in file.parts)
+        if file.is_file() and not installed and not generated and not file.is_relative_to(ours):
             return f"{frame.filename}, line {frame.lineno}, in {frame.name}"
     return ""
 

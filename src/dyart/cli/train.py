@@ -1,6 +1,7 @@
 """``dyart train``."""
 
 import argparse
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -67,4 +68,6 @@ def _help(options: argparse.Namespace) -> None:
     parser = build_parser(config.method["name"])
     parser.set_defaults({key: value for key, value in flat(asdict(config)).items() if key != "method.name"})
     print(f"\nkeys of {recipe}, with its values as defaults\n")
-    print(parser.format_help().replace(Radius.__name__, "number"), end="")  # the type of every number in a recipe
+    # The type of every number in a recipe: by a name that says so, and its values as they are written.
+    text = re.sub(rf"(type:\s+[\w\[\],. ]*?){Radius.__name__}\b", r"\1number", parser.format_help())
+    print(re.sub(rf"{Radius.__name__}\('(.*?)'\)", r"\1", text), end="")

@@ -36,7 +36,7 @@ def _root(tree: Tree, wanted: Sequence[str]) -> tuple[str, str] | None:
     """
     places = {
         (len(parts[:depth]), "".join(part + "/" for part in parts[:depth]), folder)
-        for name in tree.names
+        for name in filter(is_picture, tree.names)
         for parts in [name.split("/")]
         for depth, folder in enumerate(parts[:-2])  # the class and the file follow
         if folder.lower() in wanted
@@ -70,12 +70,17 @@ def read_class_folders(
     if not train:
         return None
     names = classes or tuple(sorted({label for _, label in train}))
+    alone = not root and prefix.removesuffix("/").rsplit("/", 1)[-1].lower() in TEST
     empty = _empty_classes(tree, prefix, names)
-    if not root and prefix.removesuffix("/").rsplit("/", 1)[-1].lower() in TEST:
+    if alone and not classes:
         # Empty folders are classes of the network that nothing is measured of.
-        return _test_alone(tree, train, tuple(sorted({*names, *empty})), progress)
+        holding = {entry[len(prefix) :].split("/", 1)[0] for entry in tree.names if entry.startswith(prefix)}
+        absent = [name for name in empty if name not in holding and not name.startswith("_")]
+        names, empty = tuple(sorted([*names, *absent])), [name for name in empty if name not in absent]
     if empty:
         raise DataError(f"{where}: no picture in the folder of {', '.join(empty)}; add pictures or remove the folder")
+    if alone:
+        return _test_alone(tree, train, names, progress)
     tests = _test_folders(tree, root[0]) if root else []
     test = _by_class(tree, tests[0]) if tests else []
     numbers = {name: number for number, name in enumerate(names)}

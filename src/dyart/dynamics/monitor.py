@@ -203,8 +203,8 @@ class BoundaryMonitor:
         if self.path is not None and self._file is None:
             kept = [record for record in read_metrics(self.path) if record["step"] <= step]
             self.observations = [from_record(record) for record in kept]
-            # Without the lines that cannot be read: what is kept is then its first lines.
-            write_whole(self.path, "".join(json.dumps(record) + "\n" for record in kept))
+            if self.path.is_file():  # without the lines that cannot be read, what is kept is its first ones
+                write_whole(self.path, "".join(json.dumps(record) + "\n" for record in kept))
         self.observations = [observation for observation in self.observations if observation.step <= step]
         self.step, self._begun = step, None
         if self.path is not None:

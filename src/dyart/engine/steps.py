@@ -16,7 +16,11 @@ from dyart.methods.base import Method, Metrics, check_parts, perturbs
 
 Work = tuple[Tensor, Metrics, list[Tensor | None]]
 # Names of a run's own in metrics.jsonl.
-RESERVED = {"kind", "epoch", "step", "phase", "lr", "loss", "gradient_norm", "best", "val_clean", "val_robust"}
+RESERVED = {
+    *("kind", "epoch", "step", "phase", "lr", "loss", "gradient_norm", "best", "skipped_steps"),
+    *("val_clean", "val_robust", "train_clean", "train_robust"),
+    *("train_seconds", "validation_seconds", "checkpoint_seconds"),
+}
 
 
 class Stepper:

@@ -190,8 +190,8 @@ def evaluate(
             costs={name: dict(cost) for name, cost in ledger.costs.items()},
             view=_facts_of(view, examples.device),
             facts=dict(facts or {}),
-            files=[files[place] for place in examples.index] if files else (),
-            versions=journal.about.get(VERSIONS) or versions(),
+            files=[files[place] for place in examples.index] if len(files) else (),
+            versions=versions() if journal.path is None else journal.about.get(VERSIONS, {}),  # {}: of earlier versions
         )
         if target is not None and team.rank == 0:
             write_records(result, target)

@@ -61,7 +61,8 @@ class Journal:
             _lock(self.file, self.path)
             lines = [] if fresh else _complete_lines(self.path)
             finished = bool(lines) and lines[-1] == FINISHED
-            if lines and not _same(lines[0], what, (OUTPUTS, VERSIONS) if finished else (OUTPUTS,)):
+            unknown = bool(lines) and VERSIONS not in lines[0]
+            if lines and not _same(lines[0], what, (OUTPUTS, VERSIONS) if finished or unknown else (OUTPUTS,)):
                 if not finished:
                     raise JournalError(_difference(self.path, lines[0], what))
                 lines = []
@@ -188,6 +189,11 @@ def _difference(path: Path, old: Record, new: Record) -> str:
     names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     if names != [OUTPUTS]:
         names = [name for name in names if name != OUTPUTS]
+    if names == [VERSIONS]:
+        return (
+            f"{path} holds an unfinished evaluation by other versions of packages ({_short(old[VERSIONS])}, now "
+            f"{_short(new[VERSIONS])}): go on with those, or choose another folder, or start anew: fresh=True (--fresh)"
+        )
     words = ", ".join(f"{name} {_short(old.get(name))} (now {_short(new.get(name))})" for name in names)
     return (
         f"{path} holds an unfinished evaluation of something else: {words}. Go on with that one as it was begun, "

@@ -6,8 +6,8 @@ with B+ the examples inside the soft boundary, R_soft the distance to it, and th
 Points that fail the paper's conditions (a) and (b) are left out, as in the paper (its appendix C.2).
 """
 
-import copy
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from typing import Literal, get_args
 
 import torch
@@ -195,20 +195,24 @@ class DyART(Method[BoundaryPoints]):
         if not self._validated:
             self._validate(model, inputs, labels)
             self._validated = True
-        return super(DyART, self._cold()).__call__(model, inputs, labels)
+        with self._cold():
+            return super().__call__(model, inputs, labels)
 
     def search(self, model: Model, inputs: Tensor, labels: Tensor) -> BoundaryPoints:
         """Return the boundary points that one call trains on. No host synchronisation, no pass beyond ``steps``."""
         nothing = torch.zeros((), dtype=torch.int64, device=inputs.device)
-        return self._cold().crafted(model, Batch(inputs, labels, nothing, nothing))
+        with self._cold():
+            return self.crafted(model, Batch(inputs, labels, nothing, nothing))
 
-    def _cold(self) -> "DyART":
-        """Return the method without warm starts: whose examples these are, a caller does not say."""
-        if not self.warm_start:
-            return self
-        cold = copy.copy(self)
-        cold.warm_start, cold.ways = False, None
-        return cold
+    @contextmanager
+    def _cold(self) -> Iterator[None]:
+        """Do without warm starts: whose examples these are, a caller does not say."""
+        kept = self.warm_start, self.ways
+        self.warm_start, self.ways = False, None
+        try:
+            yield
+        finally:
+            self.warm_start, self.ways = kept
 
     def crafted(self, model: Model, batch: Batch) -> BoundaryPoints:
         """Return ``craft`` with the search model in eval mode and left as it was."""

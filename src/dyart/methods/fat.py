@@ -116,7 +116,7 @@ class FAT(Friendly):
         norm: ``"linf"`` or ``"l2"``.
         start: of PGD: ``"uniform"`` in the ball, ``"normal"`` close to the input, or the ``"input"``.
         omega: deviation of the noise that is added to every step.
-        tau: steps beyond the first error, fixed; None: 0, then 1 and 2 from 0.42 and 0.75 of the training on.
+        tau: steps beyond the first error, fixed; None: 0, then 1 and 2 from 50/120 and 90/120 of the training on.
     """
 
     switches = (50 / 120, 90 / 120)
@@ -149,7 +149,7 @@ class FATTRADES(Friendly):
         norm: ``"linf"`` or ``"l2"``.
         start: of PGD: ``"normal"`` close to the input, or ``"uniform"`` in the ball.
         omega: deviation of the noise that is added to every step.
-        tau: steps beyond the first error, fixed; None: 0, then 1, 2 and 3 from 0.35, 0.59 and 0.82 of the training on.
+        tau: steps beyond the first error, fixed; None: 0, then 1, 2 and 3 from 30/85, 50/85 and 70/85 on.
         joint: clean and adversarial images in one forward pass, so that BatchNorm sees them together. False: two
             passes, clean images first.
     """

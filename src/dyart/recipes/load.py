@@ -140,7 +140,15 @@ def _check_norms(config: Config) -> None:
 def make_method(config: Config) -> Method[Any]:
     """Return the training method of a configuration."""
     settings = {key: value for key, value in config.method.items() if key != "name"}
-    return find(config.method["name"])(**settings)
+    try:
+        return find(config.method["name"])(**settings)
+    except TypeError as error:
+        if "multiple values for keyword argument" not in str(error):
+            raise
+        raise ValueError(
+            f"the method {config.method['name']} passes a setting on twice ({error}): what it fixes must be an "
+            "argument of its own, with that as default"
+        ) from error
 
 
 def dump(config: Config) -> str:
