@@ -31,7 +31,8 @@ from dyart.dynamics.settings import choose, plain
 from dyart.dynamics.shares import margin_edges
 from dyart.dynamics.source import Source, batches_of, open_source, optimizer_of
 from dyart.dynamics.step import Dynamics, measure, method_update
-from dyart.engine.run import checkpoint_of, train
+from dyart.engine.run import train
+from dyart.engine.stored import checkpoint_of
 from dyart.evaluation.curve import accuracy_under_pgd
 from dyart.recipes import resolve
 from dyart.report.bars import speed_bars

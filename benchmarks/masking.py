@@ -30,7 +30,8 @@ from torch import Tensor, nn
 
 from dyart.data import DataSet, load
 from dyart.data.loader import as_tensors
-from dyart.engine.run import averaged_weights, train
+from dyart.engine.run import train
+from dyart.engine.stored import averaged_weights
 from dyart.evaluation.alarms import SIGNS, alarm_counts
 from dyart.evaluation.evaluate import evaluate
 from dyart.evaluation.intervals import wilson

@@ -32,7 +32,7 @@ from dyart.dynamics.step import Dynamics, measure
 from dyart.engine.display import Display
 from dyart.engine.fabric import make_fabric
 from dyart.engine.metrics import Record
-from dyart.engine.run import checkpoint_of
+from dyart.engine.stored import checkpoint_of
 from dyart.evaluation.curve import accuracy_under_pgd
 from dyart.recipes import resolve
 from harness import write

@@ -38,7 +38,8 @@ from dyart.engine.display import Display
 from dyart.engine.environment import environment
 from dyart.engine.fabric import make_fabric
 from dyart.engine.fit import Training, TrainingError
-from dyart.engine.run import averaged_weights, make_model, train
+from dyart.engine.run import make_model, train
+from dyart.engine.stored import averaged_weights
 from dyart.evaluation.records import accuracies, versions
 from dyart.recipes import Config, resolve
 from run_records import CLEAN, evaluation_of, packed, read, with_evaluation, write

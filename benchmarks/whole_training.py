@@ -41,7 +41,7 @@ from dyart.engine.display import Display
 from dyart.engine.fabric import make_fabric
 from dyart.engine.fit import Training
 from dyart.engine.metrics import read_metrics
-from dyart.engine.run import checkpoint_of
+from dyart.engine.stored import checkpoint_of
 from dyart.recipes import Config, resolve
 from dyart.report.curves import BURN_IN, NEGATIVE, read_run
 from paper_dynamics import RATE, tested

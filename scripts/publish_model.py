@@ -172,7 +172,7 @@ def from_run(run: Path, target: Path) -> None:
     """Write the averaged weights of a run's best epoch in 16 bit."""
     from safetensors.torch import save_file
 
-    from dyart.engine.run import averaged_weights
+    from dyart.engine.stored import averaged_weights
     from train_and_attack import halved
 
     save_file(halved(averaged_weights(run)), target)

@@ -10,7 +10,7 @@ import torch
 
 from dyart.cli import main
 from dyart.data import load
-from dyart.engine.run import checkpoint_of
+from dyart.engine.stored import checkpoint_of
 from dyart.evaluation.journal import FILE as JOURNAL
 from dyart.models import build
 

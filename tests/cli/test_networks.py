@@ -13,7 +13,7 @@ from dyart.cli.network_options import add_network_options, parse_arguments, pars
 from dyart.cli.networks import named_examples, named_network, recorded_accuracy, sample
 from dyart.cli.weights import fit_weights, read_weights
 from dyart.data import load
-from dyart.engine.run import RunError
+from dyart.engine.stored import RunError
 from dyart.models import build
 
 CPU = torch.device("cpu")

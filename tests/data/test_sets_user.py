@@ -10,7 +10,8 @@ from data_cases import numbered, pictures
 
 from dyart.data import DataError, MissingDataError, get, load
 from dyart.data.loader import Loader
-from dyart.engine.run import RunError, prepare
+from dyart.engine.run import prepare
+from dyart.engine.stored import RunError
 from dyart.recipes import resolve
 
 pytest.importorskip("PIL")

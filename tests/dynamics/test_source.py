@@ -10,7 +10,8 @@ from dyart.attacks.radius import Radius
 from dyart.dynamics.settings import choose, parse_overrides, plain
 from dyart.dynamics.source import batches_of, methods_of, open_source, optimizer_of
 from dyart.engine import checkpoint as store
-from dyart.engine.run import RunError, checkpoint_of, train
+from dyart.engine.run import train
+from dyart.engine.stored import RunError, checkpoint_of
 from dyart.methods import step_count
 from dyart.recipes import RecipeError, resolve
 from dyart.recipes.load import check

@@ -20,7 +20,8 @@ from dyart.engine.callbacks import Callback
 from dyart.engine.fit import TrainingError
 from dyart.engine.lock import FILE as LOCK
 from dyart.engine.lock import LockedError, locked
-from dyart.engine.run import RunError, train
+from dyart.engine.run import train
+from dyart.engine.stored import RunError
 from dyart.recipes import dump
 
 KINDS = ("kill", "power", *ERRORS[:2])

@@ -15,7 +15,8 @@ from dyart.engine import checkpoint as store
 from dyart.engine import recovery, state
 from dyart.engine.checkpoint import CheckpointError, FormatError
 from dyart.engine.recovery import newest_good
-from dyart.engine.run import RunError, prepare, read_config, train
+from dyart.engine.run import prepare, train
+from dyart.engine.stored import RunError, read_config
 
 LONG = {"method": "at", "train_epochs": 5, "optim_schedule": "constant"}
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from dyart.data import load
-from dyart.engine.run import averaged_weights, make_model, prepare, read_config, train
+from dyart.engine.run import make_model, prepare, train
+from dyart.engine.stored import averaged_weights, read_config
 from dyart.recipes import resolve
 
 SHORT = ["--data.limit", "256", "--train.epochs", "1", "--train.batch_size", "64", "--eval.steps", "1",

@@ -18,7 +18,8 @@ from dyart.engine.callbacks import Callback
 from dyart.engine.checkpoint import CheckpointError
 from dyart.engine.fit import TrainingError
 from dyart.engine.metrics import MetricsFile
-from dyart.engine.run import averaged_weights, train
+from dyart.engine.run import train
+from dyart.engine.stored import averaged_weights
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from engine_cases import (
 from dyart.engine import checkpoint as store
 from dyart.engine.callbacks import Callback
 from dyart.engine.fit import TrainingError
-from dyart.engine.run import RunError, train
+from dyart.engine.run import train
+from dyart.engine.stored import RunError
 
 # Two epochs of burn-in and three of the method, three steps each; lines of metrics.jsonl every four steps.
 CASES = {

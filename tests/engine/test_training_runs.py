@@ -22,7 +22,8 @@ from dyart.engine.callbacks import Callback
 from dyart.engine.checkpoint import CheckpointError
 from dyart.engine.fit import Training, TrainingError
 from dyart.engine.metrics import Meter
-from dyart.engine.run import RunError, averaged_weights, prepare, read_config, train
+from dyart.engine.run import prepare, train
+from dyart.engine.stored import RunError, averaged_weights, read_config
 
 
 def test_what_a_run_holds(tmp_path):

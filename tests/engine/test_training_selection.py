@@ -7,7 +7,8 @@ import torch
 from engine_cases import last_checkpoint, make_config
 
 from dyart.engine import checkpoint as store
-from dyart.engine.run import averaged_weights, prepare
+from dyart.engine.run import prepare
+from dyart.engine.stored import averaged_weights
 
 
 def scripted(config, measured):

@@ -12,7 +12,8 @@ from dyart.attacks.accuracy import correct, resists_pgd
 from dyart.data import draws, load
 from dyart.data.loader import as_tensors
 from dyart.engine.display import Display
-from dyart.engine.run import averaged_weights, make_model, prepare, train
+from dyart.engine.run import make_model, prepare, train
+from dyart.engine.stored import averaged_weights
 
 TRACKED = ("train_clean", "train_robust")
 # Augmented, so that measuring on batches would give other numbers; dropout, which draws.

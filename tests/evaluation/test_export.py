@@ -11,7 +11,8 @@ import torch
 from dyart.cli import main
 from dyart.data import load
 from dyart.data.loader import as_tensors
-from dyart.engine.run import averaged_weights, make_model, read_config
+from dyart.engine.run import make_model
+from dyart.engine.stored import averaged_weights, read_config
 from dyart.evaluation.export import export
 from dyart.evaluation.submission import submission
 from dyart.models import NAMES, build

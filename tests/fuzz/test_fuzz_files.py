@@ -19,7 +19,7 @@ from dyart.data.idx import parse_idx
 from dyart.data.trees import gunzip
 from dyart.engine import checkpoint as store
 from dyart.engine.recovery import newest_good
-from dyart.engine.run import RunError
+from dyart.engine.stored import RunError
 
 NAMES = ("model.safetensors", "averaged.safetensors", "state.pt", store.CONFIG, store.MANIFEST)
 

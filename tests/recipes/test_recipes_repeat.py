@@ -3,7 +3,8 @@
 import pytest
 
 from dyart.engine.metrics import read_metrics
-from dyart.engine.run import CONFIG, train
+from dyart.engine.run import train
+from dyart.engine.stored import CONFIG
 from dyart.recipes import resolve
 
 SHORT = [

@@ -10,7 +10,7 @@ import pytest
 from page_cases import HOSTILE, write_run
 
 from dyart.cli import main
-from dyart.engine.run import RunError
+from dyart.engine.stored import RunError
 from dyart.report.page import write, write_page
 from dyart.report.page.run import class_names, read_runs, short_names
 

@@ -13,7 +13,8 @@ from dyart.dynamics.watch import Watch
 from dyart.engine.display import Display
 from dyart.engine.environment import changed_sources
 from dyart.engine.fit import TrainingError
-from dyart.engine.run import CONFIG, ENVIRONMENT, read_config, train
+from dyart.engine.run import train
+from dyart.engine.stored import CONFIG, ENVIRONMENT, read_config
 from dyart.evaluation.paired import paired_difference
 from dyart.evaluation.quick import FILE, FLAGS, measure_run
 from dyart.recipes import Config, RecipeError, differences, resolve

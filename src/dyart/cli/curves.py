@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from dyart.cli.runs import runs_in
-from dyart.engine.run import read_config
+from dyart.engine.stored import read_config
 from dyart.report.curves import NEGATIVE, Curves, read_published, read_run, read_watched, write_curves
 from dyart.report.page.run import short_names
 from dyart.report.style import method_name

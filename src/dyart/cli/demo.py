@@ -20,7 +20,8 @@ from dyart.boundary.search import closest_boundary_points
 from dyart.cli.networks import test_examples
 from dyart.data import DataSet, load
 from dyart.engine.display import Display
-from dyart.engine.run import RunError, averaged_weights, make_model, train
+from dyart.engine.run import make_model, train
+from dyart.engine.stored import RunError, averaged_weights
 from dyart.evaluation.curve import accuracy_from_margins
 from dyart.evaluation.evaluate import evaluate
 from dyart.evaluation.records import write_records

@@ -10,7 +10,7 @@ from dyart.cli.networks import named_network, recorded_accuracy, sample
 from dyart.cli.places import evaluation_folder
 from dyart.data import DataSet
 from dyart.data.ranks import team_here
-from dyart.engine.run import checkpoint_of, read_config
+from dyart.engine.stored import checkpoint_of, read_config
 from dyart.evaluation.evaluate import RADII, evaluate
 from dyart.evaluation.examples import model_digest
 from dyart.evaluation.records import EXAMPLES, FILE

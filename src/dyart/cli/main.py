@@ -71,7 +71,7 @@ def _user_errors() -> tuple[type[Exception], ...]:
     from dyart.engine.checkpoint import CheckpointError
     from dyart.engine.ending import ProcessError
     from dyart.engine.fit import TrainingError
-    from dyart.engine.run import RunError
+    from dyart.engine.stored import RunError
 
     return (DataError, CheckpointError, TrainingError, RunError, ProcessError, ValueError, OSError, ImportError)
 

@@ -20,7 +20,7 @@ from dyart.data import DataSet
 from dyart.data.ranks import team_here
 from dyart.data.sets import Indices
 from dyart.engine.files import write_json
-from dyart.engine.run import read_config
+from dyart.engine.stored import read_config
 from dyart.evaluation.agreement import Agreement, compare
 from dyart.evaluation.curve import accuracy_from_margins
 from dyart.evaluation.intervals import wilson

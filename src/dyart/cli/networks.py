@@ -23,7 +23,8 @@ from dyart.data.loader import as_tensors
 from dyart.data.ranks import align
 from dyart.data.sets import Indices
 from dyart.engine.fabric import make_fabric
-from dyart.engine.run import RunError, averaged_weights, checkpoint_of, make_model, read_config, run_folder
+from dyart.engine.run import make_model
+from dyart.engine.stored import RunError, averaged_weights, checkpoint_of, read_config, run_folder
 from dyart.models import NAMES, InputNormalization, build
 from dyart.models.factory import call_factory, is_factory, load_factory
 

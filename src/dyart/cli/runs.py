@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from dyart.engine.run import CONFIG
+from dyart.engine.stored import CONFIG
 
 
 def runs_in(places: Sequence[Path]) -> list[Path]:

@@ -45,7 +45,8 @@ def train_command(options: argparse.Namespace) -> None:
 
 def _resumed(place: Path, overrides: list[str]) -> Config:
     """Return the configuration of the run to resume: its folder, or the recipe that made it with --out."""
-    from dyart.engine.run import CONFIG, config_path, default_folder
+    from dyart.engine.run import default_folder
+    from dyart.engine.stored import CONFIG, config_path
 
     if (place / CONFIG).is_file():
         return replace(resolve(config_path(place), overrides), out=str(place))

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from dyart.engine.run import RunError
+from dyart.engine.stored import RunError
 
 State = dict[str, Tensor]
 

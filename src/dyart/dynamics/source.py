@@ -20,7 +20,8 @@ from dyart.dynamics.settings import Chosen, choose
 from dyart.engine import checkpoint as store
 from dyart.engine.optimizer import make_optimizer
 from dyart.engine.phases import Phase, phases_of
-from dyart.engine.run import RunError, checkpoint_of, load_weights, make_model, read_config, run_folder
+from dyart.engine.run import make_model
+from dyart.engine.stored import RunError, checkpoint_of, load_weights, read_config, run_folder
 from dyart.recipes import Config, make_method
 
 SplitName = Literal["train", "test"]

@@ -1,4 +1,4 @@
-"""A run: a folder with a configuration, what came out of it, and how to begin, resume and read it."""
+"""A run: how it is prepared, begun and resumed."""
 
 import json
 import logging
@@ -28,13 +28,23 @@ from dyart.engine.fabric import Fabric, make_fabric, team_of
 from dyart.engine.files import write_json, write_whole
 from dyart.engine.fit import Training
 from dyart.engine.lock import LockedError, locked
+from dyart.engine.stored import (
+    CONFIG,
+    ENVIRONMENT,
+    RunError,
+    averaged_weights,
+    checkpoint_of,
+    copied_config,
+    load_weights,
+    read_config,
+    run_folder,
+)
 from dyart.engine.views import wants_compile
 from dyart.models import build
-from dyart.recipes import Config, RecipeError, differences, dump, make_method, resolve
+from dyart.recipes import Config, differences, dump, make_method, resolve
 
 log = logging.getLogger("dyart")
 
-CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
 # Of a resumed run these stay: with others, its steps or weights would mean something else.
 STAY = ("seed", "data.", "model.", "method.name", "train.batch_size", "train.burn_in")
 # Of these, some are about the machine alone.
@@ -45,10 +55,6 @@ JUDGED = ("eval.radius", "eval.steps", "eval.norm")
 SUMS_TO_ONE = 1e-3
 # A training radius so many times the one that it is judged by, or less than its inverse, may not be meant.
 FAR = 1.5
-
-
-class RunError(RuntimeError):
-    """A run's folder is not what it should be; the message says what to do."""
 
 
 def train(
@@ -204,86 +210,6 @@ def _try_out(model: nn.Module, config: Config, data: DataSet, fabric: Fabric) ->
         )
 
 
-def read_config(folder: Path, method: bool = True) -> Config:
-    """Return the configuration of a run's folder.
-
-    Args:
-        folder: of the run.
-        method: False: what trained it is not looked at. To measure a network, its method's code need not be there.
-    """
-    return resolve(config_path(folder, method), method=method)
-
-
-def config_path(folder: Path, method: bool = True) -> Path:
-    """Return the file with the configuration of a run: its own, or where that is damaged a checkpoint's copy.
-
-    Args:
-        folder: of the run.
-        method: see ``read_config``.
-
-    Raises:
-        RunError: the folder is no run.
-    """
-    path = folder / CONFIG
-    if not path.is_file():
-        raise RunError(f"{folder} is no run: it has no {CONFIG}")
-    try:
-        resolve(path, method=method)
-    except RecipeError as error:
-        copy = _copied_config(folder)
-        if copy is None:
-            raise
-        log.warning("%s. Using the copy in %s", error, copy)
-        return copy
-    return path
-
-
-def _copied_config(folder: Path) -> Path | None:
-    """Return the configuration in the newest checkpoint, if there is one."""
-    places = sorted(store.present(folder / "checkpoints"), key=store.step_of, reverse=True)
-    return next((place / store.CONFIG for place in places if (place / store.CONFIG).is_file()), None)
-
-
-def averaged_weights(place: Path, which: str = "best") -> dict[str, torch.Tensor]:
-    """Return averaged weights: of a run's best (or last) checkpoint, or of one checkpoint's folder."""
-    checkpoint = checkpoint_of(place, which)
-    store.read_facts(checkpoint)
-    return store.read_weights(checkpoint, "averaged")
-
-
-def checkpoint_of(place: Path, which: str = "best") -> Path:
-    """Return the folder of a checkpoint: itself, or a run's ``best`` or ``last`` (the last where there is no best)."""
-    if (place / store.MANIFEST).is_file():
-        return place
-    folder = place / "checkpoints"
-    index = store.read_index(folder)
-    name = index.get(which, index.get("last"))
-    if name is None:
-        missing = "" if place.exists() else ": there is no such folder"
-        raise RunError(f"{place} is neither a run with checkpoints nor a checkpoint{missing}")
-    return folder / name
-
-
-def run_folder(place: Path) -> Path:
-    """Return the folder of the run that a path names: itself, or the one that its checkpoint lies in."""
-    folder = checkpoint_of(place).parent.parent
-    if not (folder / CONFIG).is_file():
-        raise RunError(f"{place}: no {CONFIG} in {folder}; a checkpoint is read inside its run's folder")
-    return folder
-
-
-def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], name: str) -> None:
-    """Load a state dict, in 16 bit or more, into a network's own precision.
-
-    Raises:
-        RunError: it belongs to another network; the message begins with ``name``.
-    """
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise RunError(f"the weights in {name} do not fit the network: {error}") from error
-
-
 def _check_folder(folder: Path, resume: bool) -> None:
     """See that the folder is free, or holds the run to resume. Writes nothing."""
     try:
@@ -351,7 +277,7 @@ def _earlier_changes(path: Path) -> list[Any]:
 def _changes(folder: Path, config: Config) -> dict[str, tuple[Any, Any]]:
     """Return what a resumed run's configuration changes; refuse what must stay."""
     # The checkpoint's copy is what its weights were trained with, whatever happened to the file since.
-    begun = _copied_config(folder) or folder / CONFIG
+    begun = copied_config(folder) or folder / CONFIG
     changed = differences(resolve(begun), config)
     changed.pop("out", None)
     fixed = {key: pair for key, pair in changed.items() if key.startswith(STAY) and key not in MOVABLE}

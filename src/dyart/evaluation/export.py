@@ -14,15 +14,8 @@ from dyart.boundary.model import logits_of
 from dyart.data import DataSet, load
 from dyart.data.loader import as_tensors
 from dyart.engine.files import write_json, write_whole
-from dyart.engine.run import (
-    RunError,
-    averaged_weights,
-    checkpoint_of,
-    load_weights,
-    make_model,
-    read_config,
-    run_folder,
-)
+from dyart.engine.run import make_model
+from dyart.engine.stored import RunError, averaged_weights, checkpoint_of, load_weights, read_config, run_folder
 from dyart.evaluation.card import card
 from dyart.evaluation.examples import model_digest
 from dyart.evaluation.submission import submission

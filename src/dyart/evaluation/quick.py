@@ -9,7 +9,8 @@ import torch
 
 from dyart.engine.fabric import team_of
 from dyart.engine.fit import Training
-from dyart.engine.run import averaged_weights, default_folder, load_weights, make_model
+from dyart.engine.run import default_folder, make_model
+from dyart.engine.stored import averaged_weights, load_weights
 from dyart.evaluation.evaluate import evaluate
 from dyart.evaluation.examples import model_digest
 from dyart.evaluation.records import FILE, FLAGS, write_records

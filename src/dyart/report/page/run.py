@@ -12,7 +12,7 @@ from dyart.data import DataError, load
 from dyart.data.names import FASHION
 from dyart.data.registry import REGISTRY
 from dyart.engine.metrics import Record
-from dyart.engine.run import CONFIG, ENVIRONMENT, RunError
+from dyart.engine.stored import CONFIG, ENVIRONMENT, RunError
 from dyart.evaluation.records import FILE as EVALUATION
 from dyart.recipes.load import flat, read
 from dyart.report.page import files
