@@ -1,8 +1,11 @@
 """Overrides, and what is said of keys and values that are wrong."""
 
+import copy
+
 import pytest
 
 from dyart.recipes import RecipeError, dump, make_method, resolve
+from dyart.recipes.load import merge
 
 DYART = "cifar10-wrn28-10-dyart"
 
@@ -263,3 +266,13 @@ def test_what_a_run_was_trained_by_need_not_be_there_to_read_the_rest(tmp_path):
     assert read.method["name"] == "nowhere:At"
     for section in ("eval", "data", "model", "optim", "train"):
         assert getattr(read, section) == getattr(whole, section)
+
+
+def test_merging_leaves_both_trees_as_they_are():
+    below = {"method": {"name": "at", "gamma": 1}, "model": {"name": "cnn", "activation": "relu"}}
+    before = copy.deepcopy(below)
+    merged = merge(below, {"model": {"name": "mine:net"}})
+    assert "activation" not in merged["model"]
+    assert below == before
+    assert merge(below, {"method": {"name": "at-awp"}})["method"] == {"name": "at-awp"}
+    assert below == before

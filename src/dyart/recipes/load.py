@@ -178,11 +178,12 @@ def merge(below: Tree, above: Tree) -> Tree:
     Another method brings its own settings, a network of the user's own its own activation. With AWP around it, a method
     is the same.
     """
-    new, old = _name(above, "method"), _name(below, "method")
+    new, old, below = _name(above, "method"), _name(below, "method"), dict(below)
     if new not in (None, old):
         same = str(new).removesuffix(SUFFIX) == str(old).removesuffix(SUFFIX)
-        kept = {key: value for key, value in below.get("method", {}).items() if key not in AWP_KEYS} if same else {}
-        below = {key: value for key, value in below.items() if key != "method"} | ({"method": kept} if kept else {})
+        settings = below.pop("method", {})
+        if same:
+            below["method"] = {key: value for key, value in settings.items() if key not in AWP_KEYS}
     network = _name(above, "model")
     if ":" in str(network) and network != _name(below, "model") and isinstance(below.get("model"), dict):
         below["model"] = {key: value for key, value in below["model"].items() if key != "activation"}
