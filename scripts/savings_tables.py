@@ -8,7 +8,8 @@ from typing import Any
 
 from published_tables import grid
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 NAMES = {"natural": "natural", "at": "AT, PGD-10", "trades": "TRADES, PGD-10", "dyart": "DyART"}
 
 
@@ -42,6 +43,25 @@ def ablation() -> str:
     return grid(head, rows)
 
 
+def released() -> str:
+    """Return steps and search beside those of the authors' code."""
+    theirs = json.loads((ROOT / "results" / "paper" / "stated.json").read_text(encoding="utf-8"))["released_code"]
+    place = {"network": "resnet18", "normalization": "group", "batch": 128}
+    steps = {record["method"]: record for record in _records("steps") if place.items() <= record.items()}
+    rows = [
+        [f"step, {NAMES[method]}, ms", f"{ms}", f"{steps[method]['ms']:.1f}", f"{ms / steps[method]['ms']:.1f}"]
+        for method, ms in theirs["step_ms"].items()
+    ]
+    setting = {"solver": "fast", "boundary": "soft", "setting": f"{steps['dyart']['search_steps']} steps"}
+    (search,) = [record for record in _records("search") if setting.items() <= record.items()]
+    for name, key, form in (
+        ("distance over best", "mean_over_best", ".2f"),
+        ("conditions (a), (b)", "conditions_ab", ".0%"),
+    ):
+        rows.append([f"search, {name}", *(format(record[key], form) for record in (theirs, search)), ""])
+    return grid(["", "released code", "dyart", "times as fast"], rows)
+
+
 def cpu_steps() -> str:
     """Return the demo network's steps on a CPU."""
     records = _records("steps_cpu")
@@ -61,6 +81,7 @@ def cpu_range() -> str:
 
 MAKERS: dict[str, Callable[[], str]] = {
     "ablation": ablation,
+    "released": released,
     "steps-cpu": cpu_steps,
     "steps-cpu-range": cpu_range,
 }
