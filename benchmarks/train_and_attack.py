@@ -195,6 +195,7 @@ def attacked(
         "seconds": result.seconds,
         "wall_seconds": max(wall, result.seconds),  # of one that was resumed, a part alone was measured
         "passes": result.passes,
+        "costs": {name: dict(cost) for name, cost in result.costs.items()},
         "view": dict(result.view),
         "versions": versions(),
         "resists": {name: packed(flags) for name, flags in held.items()},

@@ -85,6 +85,39 @@ def test_every_example_has_its_own_radius(name, norm):
     assert moved[3::4].sum() > moved[0::4].sum(), "larger balls break more"
 
 
+@pytest.mark.parametrize(("room", "runs"), [(0, 5), (16, 5), (48, 2), (79, 2), (80, 1), (1000, 1)])
+def test_several_targets_are_aimed_at_together_as_far_as_there_is_room(monkeypatch, room, runs):
+    from pyautoattack.autopgd_base import APGDAttack_targeted
+
+    model, x, y = problem()
+    aims = {}
+    run = APGDAttack_targeted.attack_single_run
+
+    def recorded(attack, x, y):
+        batches.append(len(x))
+        for image, target in zip(x, attack.y_target, strict=True):
+            aims.setdefault(image.numpy().tobytes(), []).append(int(target))
+        return run(attack, x, y)
+
+    monkeypatch.setattr(APGDAttack_targeted, "attack_single_run", recorded)
+    batches = []
+    options = {"norm": "linf", "classes": 6, "seed": 3, "room": room}
+    with torch.random.fork_rng():
+        points = standard.run("apgd-t", View(model, Count()), x, y, torch.full((16,), 1e-4), **options)
+    assert torch.equal(points, x), "all resist"
+    assert len(batches) == runs
+    assert max(batches) <= max(room, 16)
+    for image, label in zip(x, y, strict=True):
+        assert sorted(aims[image.numpy().tobytes()]) == sorted({*range(6)} - {int(label)})
+    radius = radius_of("apgd-t", "linf")
+    with torch.random.fork_rng():
+        points = standard.run("apgd-t", View(model, Count()), x, y, torch.full((16,), radius), **options)
+    moved = (points != x).flatten(1).any(dim=1)
+    assert 0 < moved.sum() < len(x), "some are broken, some resist"
+    assert (model(points).argmax(dim=1)[moved] != y[moved]).all()
+    assert (norm_of(points - x, "linf") <= radius * (1 + 1e-4)).all()
+
+
 def test_what_is_misclassified_is_left_alone():
     model, x, y = problem()
     y[:4] = (y[:4] + 1) % 6

@@ -36,6 +36,8 @@ class Batch:
     seed: int
     steps: int
     queries: int
+    room: int = 0
+    """Auto-PGD aims at several classes at once where that makes no batch larger than this; else one after the other."""
 
     def attacked(self, name: str) -> Tensor:
         """Return the points of one attack: all radii together where the authors' code lets us, else one by one."""
@@ -82,14 +84,18 @@ class Batch:
         attack = self._attack(name)
         attack.init_hyperparam(self.x)
         points, (left, order) = self.x.clone(), self._begin()
-        for rank in [1] if name == "apgd-ce" else range(2, self.targets(name) + 2):
-            if len(left) == 0:
-                break
-            attack.eps = self.radius[left].reshape(-1, *[1] * (self.x.ndim - 1))
-            attack.y_target = order[left, -rank]
-            _, resists, _, found = attack.attack_single_run(self.x[left], self.y[left])
-            points[left[~resists]] = found[~resists]
-            left = left[resists]
+        ranks = [1] if name == "apgd-ce" else list(range(2, self.targets(name) + 2))
+        while ranks and len(left):
+            together = max(1, self.room // len(left))
+            these, ranks = ranks[:together], ranks[together:]
+            rows = left.repeat(len(these))
+            attack.eps = self.radius[rows].reshape(-1, *[1] * (self.x.ndim - 1))
+            attack.y_target = torch.cat([order[left, -rank] for rank in these])
+            _, resists, _, found = attack.attack_single_run(self.x[rows], self.y[rows])
+            broken = ~resists.reshape(len(these), -1)
+            for by, reached in zip(broken.flip(0), reversed(found.split(len(left))), strict=True):
+                points[left[by]] = reached[by]  # in the end that of the first rank
+            left = left[~broken.any(dim=0)]
         return points
 
     def _fab(self, name: str) -> Tensor:

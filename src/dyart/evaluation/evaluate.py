@@ -31,7 +31,7 @@ from dyart.evaluation.runner import Runner
 from dyart.evaluation.settings import Settings, check_box, extent_of, named_radii
 from dyart.evaluation.tiers import PGD, Attack, Tier, tier_of
 from dyart.evaluation.verdicts import MARGINS, MOST, rounding, slack
-from dyart.evaluation.views import Count, Precision, View, attack_view
+from dyart.evaluation.views import Count, Precision, View, attack_view, room_of
 from dyart.recipes.config import Switch
 
 RADII = tuple(Radius(f"{k}/255") for k in (2, 4, 8, 12, 16))
@@ -256,7 +256,7 @@ def _views(
     """Return the user's model in plain float32, and what attacks search on."""
     device, batch = examples.device, min(settings.batch_size, len(examples))
     dtype = torch.float64 if str(examples.inputs.dtype).endswith("float64") else torch.float32
-    plain = View(model, Count(), "ieee", dtype)
+    plain = View(model, Count(), "ieee", dtype, room=room_of(device, "ieee", batch))
     if precision == "auto":
         precision = _usual_precision(settings, device) if dtype == torch.float32 else "ieee"
     wanted, _ = wants_compile(compile, device)

@@ -134,6 +134,7 @@ class Runner:
             classes=self.classes,
             seed=settings.seed,
             index=torch.from_numpy(self.examples.index[rows]).to(x.device),
+            room=view.room,
         )
         distance = found_distance(self.plain, x, y, points, settings.norm, settings.bounds)
         again = torch.zeros_like(y, dtype=torch.bool)

@@ -36,11 +36,12 @@ def run(
     classes: int,
     seed: int,
     box: tuple[float, float] = (0.0, 1.0),
+    room: int = 0,
 ) -> Tensor:
     """Return what an attack makes of the inputs: points within the radius, the inputs themselves where it fails.
 
-    With one radius for all, the points are those of the authors' ``perturb`` with the same seed. The random state is
-    the same afterwards. (``View`` keeps the gradients away from the model.)
+    With one radius for all, and no ``room``, the points are those of the authors' ``perturb`` with the same seed. The
+    random state is the same afterwards. (``View`` keeps the gradients away from the model.)
 
     Args:
         name: one of ``NAMES``.
@@ -52,6 +53,7 @@ def run(
         classes: number of logits.
         seed: of the attack's draws.
         box: the same for all features; the authors' code knows [0, 1], so others are mapped onto it.
+        room: APGD-T aims at several classes at once, as long as that makes a batch of at most so many.
 
     Raises:
         ImportError: pyautoattack is not installed.
@@ -61,7 +63,7 @@ def run(
     unit = box == (0.0, 1.0)
     x = inputs if unit else (inputs - low) / span
     called = model if unit else lambda z: model(low + span * z)
-    problem = Batch(called, x, labels, (radius / span).to(x), norm, classes, seed, STEPS, QUERIES)
+    problem = Batch(called, x, labels, (radius / span).to(x), norm, classes, seed, STEPS, QUERIES, room)
     with _alone(x.device):
         points = problem.attacked(name).detach()
     if unit:

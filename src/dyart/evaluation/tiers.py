@@ -111,6 +111,7 @@ def attacked(
     classes: int,
     seed: int,
     index: Tensor,
+    room: int = 0,
 ) -> Tensor:
     """Return the points that one attack makes of a batch; whether they fool the model is for others to say.
 
@@ -125,6 +126,7 @@ def attacked(
         classes: number of logits.
         seed: of the draws.
         index: the examples' places in the whole set, for PGD's draws.
+        room: how many examples the model takes at little more cost than a few.
     """
     if name == PGD:
         return pgd(
@@ -140,7 +142,7 @@ def attacked(
             index=index,
             bounds=bounds,
         )
-    options = {"norm": norm, "classes": classes, "seed": seed, "box": plain_box(bounds)}
+    options = {"norm": norm, "classes": classes, "seed": seed, "box": plain_box(bounds), "room": room}
 
     def single(x: Tensor) -> Tensor:  # the authors' code mixes the logits' precision with its own
         logits: Tensor = model(x)

@@ -22,6 +22,8 @@ from dyart.engine.views import compiled, frozen_view
 Precision = Literal["ieee", "tf32", "bf16"]
 # The most examples that a compiled view takes at a time: as few as keep a GPU busy, so that little is filled up.
 MOST: dict[Precision, int] = {"ieee": 250, "tf32": 250, "bf16": 1000}
+# How many take little longer than one where a GPU waits for launches, by what a ResNet-18's own work takes on an H200.
+ROOM: dict[Precision, int] = {"ieee": 125, "tf32": 250, "bf16": 1000}
 
 
 @dataclass
@@ -43,6 +45,7 @@ class View:
         fast: the model compiled for batches of ``size``; larger ones are divided, smaller ones filled up with copies of
             an example, and those below a quarter go to the model itself.
         size: of those batches.
+        room: how many examples take little longer than a few: a GPU launches as many kernels for one as for hundreds.
     """
 
     def __init__(
@@ -53,10 +56,11 @@ class View:
         dtype: torch.dtype = torch.float32,
         fast: Model | None = None,
         size: int = 0,
+        room: int = 0,
     ) -> None:
         """Call nothing yet."""
         self.model, self.count, self.precision, self.dtype = model, count, precision, dtype
-        self.fast, self.size, self.keeps = fast, size, False
+        self.fast, self.size, self.room, self.keeps = fast, size, room, False
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the logits of ``x``."""
@@ -139,18 +143,25 @@ def attack_view(
     """
     if precision == "ieee" and not compile:
         return plain
+    room = room_of(device, precision, batch)
     if not isinstance(model, nn.Module):
-        return View(model, plain.count, precision, plain.dtype)
+        return View(model, plain.count, precision, plain.dtype, room=room)
     try:
         own = for_evaluation(copy.deepcopy(model)).requires_grad_(False)
     except Exception:  # whatever a user's module may refuse to be copied with: then it is called itself
-        return View(model, plain.count, precision, plain.dtype)
+        return View(model, plain.count, precision, plain.dtype, room=room)
     if device.type == "cuda" and any(isinstance(module, nn.Conv2d) for module in own.modules()):
         own = own.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if not compile:
-        return View(own, plain.count, precision, plain.dtype)
+        return View(own, plain.count, precision, plain.dtype, room=room)
     folded = FoldedView(own, frozen_view(own), half=precision == "bf16").module
-    return View(folded, plain.count, precision, plain.dtype, compiled(folded, compile), min(batch, MOST[precision]))
+    fast, size = compiled(folded, compile), min(batch, MOST[precision])
+    return View(folded, plain.count, precision, plain.dtype, fast, size, room)
+
+
+def room_of(device: torch.device, precision: Precision, batch: int) -> int:
+    """Return how many of the ``batch`` examples that fit a view takes at little more cost than a few."""
+    return min(batch, ROOM[precision]) if device.type == "cuda" else 0
 
 
 def computing(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
