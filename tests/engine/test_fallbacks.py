@@ -63,7 +63,7 @@ def test_the_line_is_printed_once_and_the_precision_is_the_possible_one(monkeypa
 
 def test_torch_without_triton_trains_uncompiled(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)  # importing it fails
-    line = "training uncompiled: torch.compile on a GPU needs the package triton"
+    line = "uncompiled: torch.compile on a GPU needs the package triton"
     assert wants_compile("auto", CUDA) == (False, line)
     assert wants_compile("on", CUDA) == (False, line)
     assert wants_compile("off", CUDA) == (False, "")
@@ -74,7 +74,7 @@ def test_torch_without_triton_trains_uncompiled(monkeypatch):
 
 
 def test_the_line_is_said_and_the_training_goes_on(monkeypatch, capsys):
-    monkeypatch.setattr(run, "wants_compile", lambda switch, device: (False, "training uncompiled: no triton"))
+    monkeypatch.setattr(run, "wants_compile", lambda switch, device: (False, "uncompiled: no triton"))
     training = prepare(make_config(method="at", train_compile="on", train_epochs=1)).run()
     assert capsys.readouterr().out.splitlines().count("training uncompiled: no triton") == 1
     assert not training.compile

@@ -131,3 +131,11 @@ def test_double_precision_goes_through_all_attacks(monkeypatch, norm):
     result = evaluated(model, inputs, labels, attack="autoattack", norm=norm, radii=[0.01, 0.02], strict=True)
     assert set(result.verdicts.attacks) >= {"apgd-ce", "apgd-t", "fab-t", "square"}
     assert result.clean_accuracy == 1.0
+
+
+def test_attacks_that_were_to_be_compiled_and_could_not_be_say_so(monkeypatch):
+    from dyart.evaluation import evaluate as module
+
+    monkeypatch.setattr(module, "wants_compile", lambda switch, device: (False, "uncompiled: no triton"))
+    assert "attacked uncompiled: no triton" in evaluated(compile="on").notes
+    assert not evaluated(compile="auto").notes, "too few examples to compile for"

@@ -1,8 +1,10 @@
 """Reads the command line and calls the layer that does the work."""
 
 import argparse
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,6 +23,7 @@ from dyart.cli.report import add_report
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
+WITHOUT_TORCH = ("data",)
 TOP_KEYS = ("seed", "out", "recipe", "note")  # of a recipe, outside of its groups
 TRAIN_HELP = """\
 examples:
@@ -37,6 +40,9 @@ examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. An error of the user's is one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    early = arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if early:  # nothing is to be saved yet, and torch, while it is imported, would catch Ctrl-C or show its own lines
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     parser = _parser()
     options, rest = parser.parse_known_args(words)
     if rest and options.command not in ("train", "compare", "dynamics"):
@@ -55,10 +61,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         from dyart.engine.allocation import keep_freed_memory
-        from dyart.engine.ending import ending
 
+        together: Callable[[], AbstractContextManager[None]] = nullcontext
+        if options.command not in WITHOUT_TORCH:
+            from dyart.engine.ending import ending
+
+            together = ending
+        if early:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         keep_freed_memory()
-        with ending():
+        with together():
             return int(options.run(options) or 0)
 
     command = " ".join(filter(None, (options.command, getattr(options, "verb", None))))

@@ -143,7 +143,7 @@ def prepare(
     switch = "off" if config.train.deterministic else config.train.compile
     compile_, reason = wants_compile(switch, fabric.device)
     if reason:
-        fabric.print(reason)
+        fabric.print(f"training {reason}")
     method = make_method(config)
     return Training(config, data, model, method, fabric, _loader(config, data, fabric), folder, callbacks, compile_)
 

@@ -47,7 +47,7 @@ def wants_compile(switch: Switch, device: torch.device) -> tuple[bool, str]:
         try:
             import triton  # noqa: F401
         except ImportError:
-            return False, "training uncompiled: torch.compile on a GPU needs the package triton"
+            return False, "uncompiled: torch.compile on a GPU needs the package triton"
     return True, ""
 
 

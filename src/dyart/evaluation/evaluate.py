@@ -167,7 +167,8 @@ def evaluate(
         findings = _checked(model, examples, settings, expected_accuracy) if preflight else []
         stack.enter_context(evaluation_mode(model))
         stack.enter_context(unchanged(model, examples.device))
-        plain, view = _views(model, examples, settings, tier, precision, compile)
+        plain, view, slower = _views(model, examples, settings, tier, precision, compile)
+        notes += slower
         journal = open_journal(team, target, lambda: _about(model, plain, view, examples, settings), fresh)
         stack.callback(journal.close)
         names = ([MARGINS] if tier.search else []) + ([PGD] if tier.probe else []) + list(tier.battery)
@@ -252,16 +253,17 @@ def _checked(model: Model, examples: Examples, settings: Settings, expected_accu
 
 def _views(
     model: Model, examples: Examples, settings: Settings, tier: Tier, precision: str, compile: Switch
-) -> tuple[View, View]:
-    """Return the user's model in plain float32, and what attacks search on."""
+) -> tuple[View, View, list[str]]:
+    """Return the user's model in plain float32, what attacks search on, and a note where that is not compiled."""
     device, batch = examples.device, min(settings.batch_size, len(examples))
     dtype = torch.float64 if str(examples.inputs.dtype).endswith("float64") else torch.float32
     plain = View(model, Count(), "ieee", dtype, room=room_of(device, "ieee", batch))
     if precision == "auto":
         precision = _usual_precision(settings, device) if dtype == torch.float32 else "ieee"
-    wanted, _ = wants_compile(compile, device)
+    wanted, reason = wants_compile(compile, device)
     enough = compile == "on" or (len(examples) >= COMPILE_FROM and (tier.search or bool(tier.battery)))
-    return plain, attack_view(model, plain, device, precision, wanted and enough, batch)  # type: ignore[arg-type]
+    view = attack_view(model, plain, device, precision, wanted and enough, batch)  # type: ignore[arg-type]
+    return plain, view, [f"attacked {reason}"] if reason and enough else []
 
 
 def _usual_precision(settings: Settings, device: torch.device) -> Precision:
