@@ -35,9 +35,11 @@ def test_other_names_are_missing_and_packages_are_there():
 def test_a_package_that_lacks_one_of_its_own_says_which(monkeypatch):
     monkeypatch.delitem(sys.modules, "dyart.report", raising=False)
     monkeypatch.delattr(dyart, "report", raising=False)
-    monkeypatch.setattr(
-        "dyart.importlib.import_module", lambda name: (_ for _ in ()).throw(ModuleNotFoundError("x", name="y"))
-    )
+
+    def lacking(name):
+        raise ModuleNotFoundError(name, name="plotly")
+
+    monkeypatch.setattr("dyart.importlib.import_module", lacking)
     with pytest.raises(ModuleNotFoundError):
         _ = dyart.report
 

@@ -194,7 +194,7 @@ def test_a_column_of_labels_is_not_taken_for_one_hot(call):
 @both
 def test_one_example_without_a_batch_is_told_to_be_one_and_that_helps(call):
     model, one, label = Counting(), examples()[0], classes()[0]
-    with pytest.raises(ValueError, match=r"pass one example as inputs\[None\] and labels\[None\]"):
+    with pytest.raises(ValueError, match=r"if these are one example, pass inputs\[None\] and labels\[None\]"):
         call(model, one, label)
     assert model.forwards == 0
     call(model, one[None], label[None])

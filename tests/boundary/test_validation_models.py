@@ -141,6 +141,16 @@ def test_inputs_on_another_device_than_the_model_get_a_note_that_names_both(call
     assert "the model is on meta, the inputs are on cpu" in notes
 
 
+def test_one_image_without_a_batch_gets_a_note_that_says_what_to_pass():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 5))
+    image = torch.rand(3, 8, 8)
+    with pytest.raises(RuntimeError, match="shapes") as error:
+        search(model, image, None)
+    assert "(3, 8, 8) are one example to this model: pass inputs[None]" in error.value.__notes__[0]
+    with pytest.raises(ValueError, match=r"if these are one example, pass inputs\[None\]$"):
+        search(model, image, torch.tensor([1]))
+
+
 def test_the_note_is_left_out_where_it_would_mislead():
     with pytest.raises(RuntimeError, match="shapes") as error:
         search(Counting(), examples()[:, :2], classes())

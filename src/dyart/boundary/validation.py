@@ -97,8 +97,9 @@ def check_labels(labels: Tensor, inputs: Tensor) -> None:
         hint = ""
         if labels.ndim == 2 and len(labels) == len(inputs):
             hint = ": pass labels.squeeze(1)" if labels.shape[1] == 1 else "; for one-hot labels pass labels.argmax(1)"
-        elif labels.ndim == 0:
-            hint = f" for inputs of shape {tuple(inputs.shape)}: pass one example as inputs[None] and labels[None]"
+        elif labels.numel() == 1:
+            ways = "inputs[None]" if labels.ndim else "inputs[None] and labels[None]"
+            hint = f" for inputs of shape {tuple(inputs.shape)}: if these are one example, pass {ways}"
         raise ValueError(f"labels must have shape ({len(inputs)},), got {tuple(labels.shape)}{hint}")
     if labels.dtype == torch.bool or labels.is_floating_point() or labels.is_complex():
         raise TypeError(f"labels must be integer class indices, got {labels.dtype}: use labels.long()")
@@ -185,10 +186,21 @@ def first_logits(model: Model, inputs: Tensor) -> Tensor:
         with torch.no_grad():
             return logits_of(model(inputs))
     except RuntimeError as error:
-        hint = _mismatch(model, inputs)
+        hint = _mismatch(model, inputs) or _single(model, inputs)
         if hint is not None:
             error.add_note(hint)
         raise
+
+
+def _single(model: Model, inputs: Tensor) -> str | None:
+    """Say where the inputs are one example, without a batch dimension."""
+    try:
+        with torch.no_grad():
+            alone = logits_of(model(inputs[None]))
+    except Exception:  # whatever goes wrong here, too: then it is not that
+        return None
+    words = f"dyart: inputs of shape {tuple(inputs.shape)} are one example to this model: pass inputs[None]"
+    return words if alone.ndim == 2 and len(alone) == 1 else None
 
 
 def _mismatch(model: Model, inputs: Tensor) -> str | None:
