@@ -4,10 +4,11 @@ import html.parser
 import json
 import os
 import re
+import shlex
 import sys
 
 import pytest
-from page_cases import HOSTILE, write_run
+from page_cases import HOSTILE, evaluation, write_run
 
 from dyart.cli import main
 from dyart.engine.stored import RunError
@@ -226,10 +227,61 @@ def test_a_checkpoint_names_its_run_and_no_run_is_an_error(two, tmp_path):
     checkpoint = two[0] / "checkpoints" / "epoch-0003"
     checkpoint.mkdir(parents=True, exist_ok=True)
     assert read_runs([checkpoint])[0].folder == two[0]
-    with pytest.raises(RunError, match=r"has no config\.yaml"):
+    with pytest.raises(RunError, match=r"has no config\.yaml, evaluation\.json, margins\.csv"):
         read_runs([tmp_path])
     with pytest.raises(RunError, match="named twice"):
         read_runs([two[0], checkpoint])
+
+
+def measured(folder):
+    """Write what `dyart evaluate --model ... --out FOLDER` and `dyart margins ... --out FOLDER/margins.csv` leave."""
+    write_run(folder)
+    for path in folder.iterdir():
+        if path.name not in ("evaluation.json", "margins.csv"):
+            path.unlink()
+    record = evaluation() | {"model": "my.package:net", "weights": "my weights.pt", "drawn_from": 2000}
+    (folder / "evaluation.json").write_text(json.dumps(record), encoding="utf-8")
+    return folder
+
+
+def test_a_network_trained_elsewhere_has_a_page_of_what_was_measured(tmp_path):
+    folder = measured(tmp_path / "mine")
+    text = write_page([folder]).read_text(encoding="utf-8")
+    assert "Network my.package:net with the weights my weights.pt on fashion-mini: measured here" in text
+    assert "evaluated on 200 of 2,000 test images only." in text
+    assert "robust at 0.1" in text
+    assert 'data-figure="accuracy"' in text
+    assert 'data-figure="histogram"' in text
+    for name in ("training", "dynamics", "vulnerable"):
+        assert f'id="{name}"' not in text
+        assert f'href="#{name}"' not in text
+    assert "Not measured yet" not in text
+
+
+def test_what_is_missing_of_it_is_measured_by_a_command_that_names_it(tmp_path):
+    folder = measured(tmp_path / "my net")
+    (folder / "margins.csv").unlink()
+    (run,) = read_runs([folder])
+    command = run.command("margins")
+    assert command in Outline(write_page([folder]).read_text(encoding="utf-8")).text
+    words = shlex.split(command)
+    assert words[:2] == ["dyart", "margins"]
+    assert dict(zip(words[2::2], words[3::2], strict=True)) == {
+        "--model": "my.package:net",
+        "--weights": "my weights.pt",
+        "--data": "fashion-mini",
+        "--out": str(folder / "margins.csv"),
+    }
+
+
+def test_it_stands_beside_a_run_and_is_found_in_a_folder_of_both(tmp_path, capsys):
+    write_run(tmp_path / "all" / "run")
+    measured(tmp_path / "all" / "other")
+    assert main(["report", str(tmp_path / "all")]) == 0
+    text = (tmp_path / "all" / "report.html").read_text(encoding="utf-8")
+    assert "2 networks on fashion-mini" in text
+    assert "What was measured" in text
+    assert 'id="training"' in text
 
 
 def test_class_names_need_no_data_on_the_disk(tmp_path):

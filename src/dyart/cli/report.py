@@ -1,4 +1,4 @@
-"""``dyart report``: one page about one or several runs."""
+"""``dyart report``: one page about one or several runs, or measured networks."""
 
 import argparse
 from pathlib import Path
@@ -12,6 +12,9 @@ examples:
   dyart report runs/demo/at runs/demo/dyart        runs/demo/report.html: both, compared
   dyart report runs/compare                        all runs of a comparison, compared
   dyart report runs/* --out page.html --title "Fashion-MNIST, three methods"
+  dyart report measured                            a network that was not trained here, after
+                                                   dyart evaluate --model NAME ... --out measured
+                                                   dyart margins --model NAME ... --out measured/margins.csv
 
 The page shows what a run's folder holds. Each of these adds to it:
   dyart evaluate RUN       robust accuracy against radius, with intervals
@@ -25,13 +28,19 @@ def add_report(commands: Commands) -> None:
     """Add ``dyart report``."""
     report = commands.add_parser(
         "report",
-        help="one HTML page about one or several runs, that opens offline",
+        help="one HTML page about runs or measured networks, that opens offline",
         description="Write one self-contained HTML page: what was trained and how, curves, robust accuracy, margins, "
         "speeds, the most vulnerable examples, settings; several runs are compared.",
         epilog=HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs, or one that has them in it")
+    report.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="folders of runs or of measurements, or one that has them in it",
+    )
     report.add_argument(
         "--out", type=Path, help="HTML file (default: report.html in the run's folder, or in the one above all runs)"
     )
@@ -42,6 +51,7 @@ def add_report(commands: Commands) -> None:
 def _report(options: argparse.Namespace) -> None:
     from dyart.cli.runs import runs_in
     from dyart.report.page import write_page
+    from dyart.report.page.run import MARKS
 
-    path = write_page(runs_in(options.runs), options.out, options.title)
+    path = write_page(runs_in(options.runs, MARKS), options.out, options.title)
     print(f"{path} ({path.stat().st_size / 1e6:.1f} MB, opens offline)")

@@ -1,4 +1,4 @@
-"""One HTML page about one or several runs, that opens offline."""
+"""One HTML page about one or several runs, or measured networks, that opens offline."""
 
 from dyart.report.page.write import write_page
 

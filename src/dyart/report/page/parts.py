@@ -1,6 +1,5 @@
 """What the sections of the page are made of: headings, places for plots, and sentences about what is missing."""
 
-import shlex
 from collections.abc import Callable, Sequence
 from importlib import resources
 
@@ -11,6 +10,7 @@ from dyart.report.page.words import listed
 
 TITLES = {
     "runs": "What was trained",
+    "networks": "What was measured",
     "accuracy": "Robust accuracy",
     "training": "Training",
     "margins": "Margins",
@@ -53,21 +53,17 @@ def of_run(number: int, *children: str, name: str = "div", class_: str | None = 
     return element(name, *children, data_run=number, hidden=number > 0, class_=class_)
 
 
-def missing(runs: Sequence[Run], lacking: Callable[[Run], bool], what: str, command: str) -> Markup:
-    """Return a sentence that says which command would add a part, for the runs that lack it; nothing if none does.
-
-    ``{}`` in the command is the run's folder.
-    """
+def missing(runs: Sequence[Run], lacking: Callable[[Run], bool], what: str, command: Callable[[Run], str]) -> Markup:
+    """Return a sentence that says which command would add a part, for the runs that lack it; nothing if none does."""
     without = [run for run in runs if lacking(run)]
     if not without:
         return Markup()
     whose = "" if len(without) == len(runs) else f" of {listed([run.name for run in without])}"
-    commands = [element("code", command.format(shlex.quote(str(run.folder)))) for run in without]
+    commands = [element("code", command(run)) for run in without]
     parts = [commands[0], *(joined("; ", command) for command in commands[1:])]
     return element("p", f"Not measured yet: {what}{whose}. To add it: ", *parts, class_="missing")
 
 
-def navigation() -> Markup:
+def navigation(names: Sequence[str]) -> Markup:
     """Return links to the sections."""
-    items = [element("li", element("a", title, href=f"#{name}")) for name, title in TITLES.items()]
-    return element("ul", *items)
+    return element("ul", *(element("li", element("a", TITLES[name], href=f"#{name}")) for name in names))

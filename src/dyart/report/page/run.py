@@ -1,5 +1,9 @@
-"""One run as the page shows it: everything that its folder holds, and what is missing or damaged."""
+"""One run as the page shows it: everything that its folder holds, and what is missing or damaged.
 
+A folder may also hold measurements alone, of a network that was trained elsewhere.
+"""
+
+import shlex
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -20,6 +24,10 @@ from dyart.report.page.colours import slots
 from dyart.report.page.files import Accuracy, Columns, Pictures, Shares
 
 T = TypeVar("T")
+Part = Callable[[str, Callable[[Path], Any]], Any]
+MARGINS = "margins.csv"
+MARKS = (CONFIG, EVALUATION, MARGINS)
+"""Files one of which a folder must have."""
 # What reading a damaged file may raise; anything else is a bug.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error, EOFError)
 
@@ -48,6 +56,23 @@ class Run:
     """By name; the style sheet says what it looks like."""
 
     @property
+    def trained(self) -> bool:
+        """It was trained by this package; otherwise all that is known of it was measured."""
+        return "method.name" in self.config
+
+    def command(self, verb: str) -> str:
+        """Return a command that measures its network; what it writes is found on the next page."""
+        folder = shlex.quote(str(self.folder))
+        if self.trained:
+            return f"dyart {verb} {folder}"
+        named = {"model": "model.name", "weights": "model.weights", "data": "data.name"}
+        options = [
+            f"--{option} {shlex.quote(str(self.config[key]))}" for option, key in named.items() if key in self.config
+        ]
+        out = shlex.quote(str(self.folder / MARGINS)) if verb == "margins" else folder
+        return " ".join(["dyart", verb, *options, "--out", out])
+
+    @property
     def radius(self) -> Radius:
         """The radius that the run is judged by while it trains."""
         return Radius(self.config.get("eval.radius", 8 / 255))
@@ -67,7 +92,7 @@ def read_runs(places: Sequence[Path]) -> list[Run]:
     """Return the runs in some folders, named so that they can be told apart.
 
     Raises:
-        RunError: there are none, one is named twice, or a folder is no run.
+        RunError: there are none, one is named twice, or a folder is no run and has no measurements.
     """
     folders = [_folder(place) for place in places]
     if not folders:
@@ -95,7 +120,9 @@ def _folder(place: Path) -> Path:
     for candidate in (folder, folder.parent.parent):
         if (candidate / CONFIG).is_file():
             return candidate
-    raise RunError(f"{place} is no run: it has no {CONFIG}")
+    if any((folder / mark).is_file() for mark in MARKS):
+        return folder
+    raise RunError(f"{place} is no run, and nothing was measured there: it has no {', '.join(MARKS)}")
 
 
 def _read(folder: Path, name: str) -> Run:
@@ -110,11 +137,17 @@ def _read(folder: Path, name: str) -> Run:
             damaged.append(f"{file} cannot be read: {type(error).__name__}: {error}")
             return None
 
-    # Not resolved: a page about a network or method of the user's own needs no more than their names.
-    config = flat(read(folder / CONFIG))
+    environment = part(ENVIRONMENT, files.read_json) or {}
+    if (folder / CONFIG).is_file():
+        # Not resolved: a page about a network or method of the user's own needs no more than their names.
+        config = flat(read(folder / CONFIG))
+    else:
+        config, environment = _measured(part)
     parts = sorted(folder.glob(f"evaluation-*/{EVALUATION}"), key=lambda file: file.stat().st_mtime)
     newest = part(str(parts[-1].relative_to(folder)), files.read_accuracy) if parts else None
     whole = part(EVALUATION, files.read_accuracy)
+    if newest is None and whole is not None and whole.drawn_from is not None and whole.images < whole.drawn_from:
+        newest = whole
     norm = str(config.get("eval.norm", "linf"))
     margins = _searched(folder, norm, part)
     if margins is None and (whole is None or whole.norm == norm):
@@ -123,7 +156,7 @@ def _read(folder: Path, name: str) -> Run:
         name=name,
         folder=folder,
         config=config,
-        environment=part(ENVIRONMENT, files.read_json) or {},
+        environment=environment,
         metrics=part("metrics.jsonl", files.read_records) or [],
         classes=class_names(str(config.get("data.name", "")), config.get("data.root")),
         accuracy=whole or newest,
@@ -137,13 +170,31 @@ def _read(folder: Path, name: str) -> Run:
     )
 
 
-def _searched(folder: Path, norm: str, part: Callable[[str, Callable[[Path], Any]], Any]) -> Columns | None:
+def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the records of measurements say of their network, like a configuration; and the versions."""
+    evaluation = part(EVALUATION, files.read_json) or {}
+    margins = part(Path(MARGINS).with_suffix(".json").name, files.read_json) or {}
+    searched = margins.get("settings", {})
+    radii = list(evaluation.get("robust", {}))
+    config = {
+        "model.name": evaluation.get("model") or searched.get("model"),
+        "model.weights": evaluation.get("weights") or searched.get("weights"),
+        "data.name": evaluation.get("data") or margins.get("data"),
+        "eval.norm": evaluation.get("norm") or searched.get("norm"),
+        "eval.radius": "8/255" if "8/255" in radii or not radii else radii[len(radii) // 2],
+        "eval.attack": evaluation.get("attack"),
+    }
+    versions = evaluation.get("versions") or margins.get("versions") or {}
+    return {key: value for key, value in config.items() if value is not None}, {"versions": versions}
+
+
+def _searched(folder: Path, norm: str, part: Part) -> Columns | None:
     """Return a search's distances to the exact boundary in one norm.
 
     ``margins.csv`` first, then those that were measured beside it. One without settings is taken for what it should be.
     """
     beside = sorted(folder.glob("margins-*.csv"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in (folder / "margins.csv", *beside):
+    for path in (folder / MARGINS, *beside):
         settings = (part(path.with_suffix(".json").name, files.read_json) or {}).get("settings", {})
         fits = settings.get("norm", norm) == norm and settings.get("boundary", "exact") == "exact"
         columns: Columns | None = part(path.name, files.read_columns) if fits else None

@@ -1,9 +1,11 @@
 """The page's sections, as HTML: headings, words and tables; the plots are drawn into them by the page's script."""
 
+import shlex
 from collections.abc import Sequence
 
 import numpy as np
 
+from dyart.engine.stored import CONFIG
 from dyart.report.page import curves, motion
 from dyart.report.page.colours import slots
 from dyart.report.page.figures import Figure, median_margin
@@ -17,7 +19,12 @@ from dyart.report.style import method_name
 
 def cards(runs: Sequence[Run]) -> Markup:
     """Return one card per run: what it is, how it was trained, its main numbers."""
-    return section("runs", element("div", *(_card(run) for run in runs), class_="cards"))
+    return section(name_of_cards(runs), element("div", *(_card(run) for run in runs), class_="cards"))
+
+
+def name_of_cards(runs: Sequence[Run]) -> str:
+    """Return the name of the first section: by whether all of them were trained."""
+    return "runs" if all(run.trained for run in runs) else "networks"
 
 
 def _card(run: Run) -> Markup:
@@ -44,7 +51,7 @@ def _card(run: Run) -> Markup:
     problems = [element("p", problem, class_="missing") for problem in run.damaged]
     return element(
         "article",
-        element("h3", name_tag(run), element("span", method_of(run), class_="method")),
+        element("h3", name_tag(run), element("span", method_of(run), class_="method") if run.trained else ""),
         element("dl", *values, class_="numbers") if values else "",
         *(element("p", sentence) for sentence in how(run)),
         note,
@@ -74,7 +81,7 @@ def accuracy(runs: Sequence[Run], shown: Figure | None) -> Markup:
         ),
         *(_partly(run) for run in runs),
         *(_alarm(run, alarm) for run in runs if run.accuracy for alarm in run.accuracy.alarms),
-        missing(runs, lambda run: run.accuracy is None, "robust accuracy", "dyart evaluate {}"),
+        missing(runs, lambda run: run.accuracy is None, "robust accuracy", lambda run: run.command("evaluate")),
     )
 
 
@@ -89,7 +96,8 @@ def _partly(run: Run) -> Markup:
         return Markup()
     images = f"{part.images:,}" + (f" of {part.drawn_from:,}" if part.drawn_from else "") + " test images"
     if run.accuracy is part:
-        words = f"evaluated on {images} only ({part.folder})."
+        where = f" ({part.folder})" if part.folder != run.folder.name else ""
+        words = f"evaluated on {images} only{where}."
         return element("p", element("strong", f"{run.name}: "), words, class_="missing")
     shares = {"clean": part.clean} | {str(radius): share for radius, share in part.robust.items()}
     numbers = [f"{name} {percent(share.value)} ({interval(share)})" for name, share in shares.items()]
@@ -115,7 +123,12 @@ def training(runs: Sequence[Run], shown: dict[str, Figure | None], others: Seque
         plot("rate", "Learning rate", "At the logged steps.", shown["rate"]),
         menu,
     )  # fmt: skip
-    begun = missing(runs, lambda run: not run.epochs, "a whole epoch", "dyart train {} --resume")
+    begun = missing(
+        runs,
+        lambda run: run.trained and not run.epochs,
+        "a whole epoch",
+        lambda run: f"{run.command('train')} --resume",
+    )
     return section("training", element("div", plots, class_="grid"), begun)
 
 
@@ -136,19 +149,31 @@ def margins(
         "margins",
         element(
             "div",
-            plot("histogram", "Margins after training", wide, histogram),
+            plot(
+                "histogram",
+                "Margins after training" if all(run.trained for run in runs) else "Margins as measured",
+                wide,
+                histogram,
+            ),
             plot_of_run("fan", "Margins through the training", bands, fans),
             plot_of_run("negative", "Losing margin through the training", closer, negatives),
             class_="grid three",
         ),
         watched,
-        missing(runs, lambda run: run.margins is None, "the margin of every test example", "dyart margins {}"),
-        missing(runs, lambda run: run.monitor is None, "margins through the training", WATCHED),
+        missing(
+            runs,
+            lambda run: run.margins is None,
+            "the margin of every test example",
+            lambda run: run.command("margins"),
+        ),
+        missing(runs, lambda run: run.trained and run.monitor is None, "margins through the training", _watch),
     )
 
 
-# Nothing but another training can tell.
-WATCHED = "dyart train {0}/config.yaml --monitor.every 50 --out {0}-watched"
+def _watch(run: Run) -> str:
+    """Return the command for another training, which alone can tell."""
+    config, out = (shlex.quote(str(path)) for path in (run.folder / CONFIG, f"{run.folder}-watched"))
+    return f"dyart train {config} --monitor.every 50 --out {out}"
 
 
 def _watched(number: int, run: Run) -> Markup:
@@ -163,7 +188,7 @@ def _watched(number: int, run: Run) -> Markup:
 
 def dynamics(runs: Sequence[Run], bars: Sequence[Figure | None]) -> Markup:
     """Return the section with the scatter, its card, and the shares of negative speed."""
-    lacking = missing(runs, lambda run: run.dynamics is None, "the speed of the boundary", "dyart dynamics {}")
+    lacking = _still(runs, "the speed of the boundary")
     if not any(motion.points(run) for run in runs):
         return section("dynamics", _uncounted(runs), lacking)
     intro = element("p", "How one training step would move the boundary, seen from every example: away from it (the "
@@ -184,6 +209,11 @@ def dynamics(runs: Sequence[Run], bars: Sequence[Figure | None]) -> Markup:
     )
 
 
+def _still(runs: Sequence[Run], what: str) -> Markup:
+    """Return a sentence about runs whose dynamics were not measured; those of a network trained elsewhere cannot be."""
+    return missing(runs, lambda run: run.trained and run.dynamics is None, what, lambda run: run.command("dynamics"))
+
+
 def _said(run: Run) -> list[str]:
     return [sentence for sentence in (*motion.verdicts(run), motion.step_words(run)) if sentence]
 
@@ -196,7 +226,7 @@ def _uncounted(runs: Sequence[Run]) -> Markup:
 
 def vulnerable(runs: Sequence[Run]) -> Markup:
     """Return the section with the gallery."""
-    lacking = missing(runs, lambda run: run.dynamics is None, "closest boundary points", "dyart dynamics {}")
+    lacking = _still(runs, "closest boundary points")
     words = (
         "The examples closest to the decision boundary: the image, the closest point where the class changes, and the "
     )

@@ -63,8 +63,17 @@ def method_of(run: Run) -> str:
 
 
 def how(run: Run) -> list[str]:
-    """Return a few sentences: the method, the training, what was kept."""
+    """Return a few sentences: the method, the training, what was kept; or what was measured."""
+    if not run.trained:
+        return [_elsewhere(run)]
     return [sentence for sentence in (_method(run), _training(run), _kept(run)) if sentence]
+
+
+def _elsewhere(run: Run) -> str:
+    get = run.config.get
+    weights = f" with the weights {get('model.weights')}" if get("model.weights") else ""
+    data = f" on {get('data.name')}" if get("data.name") else ""
+    return f"Network {get('model.name', 'of your own')}{weights}{data}: measured here, not trained here."
 
 
 def _method(run: Run) -> str:

@@ -25,6 +25,7 @@ NAME = "report.html"
 LARGEST = 8_000_000
 # Between what is counted and the limit: the template, a title.
 RESERVE = 20_000
+OF_TRAININGS = ("training", "dynamics", "vulnerable")
 SCRIPTS = ("theme.js", "plots.js", "pictures.js", "scatter.js", "gallery.js", "page.js")
 
 
@@ -32,12 +33,12 @@ def write_page(places: Sequence[Path], out: Path | None = None, title: str | Non
     """Write one page about some runs and return the file.
 
     Args:
-        places: folders of runs, or checkpoints in them.
+        places: folders of runs, checkpoints in them, or folders with an ``evaluation.json`` or a ``margins.csv``.
         out: the file; None: ``report.html`` in the run's folder, for several runs in the closest folder above all.
         title: of the page; None: the names of the runs.
 
     Raises:
-        RunError: one of the places is no run.
+        RunError: one of the places is none of these.
         ImportError: plotly is not installed.
     """
     runs = read_runs(places)
@@ -51,7 +52,8 @@ def page(runs: Sequence[Run], title: str | None = None) -> str:
     """Return the HTML of a page about some runs."""
     data = _data(runs)
     plotly, script = _plotly(), "\n".join(asset(name) for name in SCRIPTS)
-    style, main = asset("page.css"), _main(runs, data)
+    style, shown = asset("page.css"), _sections(runs, data)
+    main = joined(*shown.values())
     spent = sum(len(part.encode()) for part in (plotly, script, style, main, script_json(data)))
     _add_pictures(runs, data, LARGEST - RESERVE - spent)
     name = title or listed([run.name for run in runs])
@@ -61,7 +63,7 @@ def page(runs: Sequence[Run], title: str | None = None) -> str:
         style=style,
         heading=joined(name),
         lede=joined(_lede(runs)),
-        navigation=navigation(),
+        navigation=navigation(list(shown)),
         switch=sections.switch(runs),
         main=main,
         footer=joined(_footer()),
@@ -93,17 +95,20 @@ def _data(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _main(runs: Sequence[Run], data: dict[str, Any]) -> Markup:
+def _sections(runs: Sequence[Run], data: dict[str, Any]) -> dict[str, Markup]:
+    """Return the sections by name; where nothing was trained, those that trainings alone can fill are left out."""
     shown, of_run = data["figures"], data["ofRun"]
-    return joined(
-        sections.cards(runs),
-        sections.accuracy(runs, shown["accuracy"]),
-        sections.training(runs, shown, list(data["others"])),
-        sections.margins(runs, shown["histogram"], of_run["fan"], of_run["negative"]),
-        sections.dynamics(runs, of_run["bars"]),
-        sections.vulnerable(runs),
-        sections.settings(runs),
-    )
+    found = {
+        sections.name_of_cards(runs): sections.cards(runs),
+        "accuracy": sections.accuracy(runs, shown["accuracy"]),
+        "training": sections.training(runs, shown, list(data["others"])),
+        "margins": sections.margins(runs, shown["histogram"], of_run["fan"], of_run["negative"]),
+        "dynamics": sections.dynamics(runs, of_run["bars"]),
+        "vulnerable": sections.vulnerable(runs),
+        "settings": sections.settings(runs),
+    }
+    left_out = () if any(run.trained for run in runs) else OF_TRAININGS
+    return {name: part for name, part in found.items() if name not in left_out}
 
 
 def _add_pictures(runs: Sequence[Run], data: dict[str, Any], budget: int) -> None:
@@ -117,10 +122,11 @@ def _add_pictures(runs: Sequence[Run], data: dict[str, Any], budget: int) -> Non
 
 
 def _lede(runs: Sequence[Run]) -> str:
-    sets = sorted({str(run.config.get("data.name")) for run in runs})
-    networks = sorted({str(run.config.get("model.name")) for run in runs})
-    count = "One run" if len(runs) == 1 else f"{len(runs)} runs"
-    return f"{count} on {listed(sets)}, network{'s' if len(networks) > 1 else ''} {listed(networks)}."
+    sets = sorted({str(run.config.get("data.name", "data of your own")) for run in runs})
+    networks = sorted({str(run.config.get("model.name", "of your own")) for run in runs})
+    what = "run" if all(run.trained for run in runs) else "network"
+    count = f"One {what}" if len(runs) == 1 else f"{len(runs)} {what}s"
+    return f"{count} on {listed(sets)}: {listed(networks)}."
 
 
 def _footer() -> Markup:
