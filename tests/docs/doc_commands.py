@@ -40,7 +40,7 @@ QUICKER = {
 }
 
 # What is run in their place.
-INSTEAD = {"make demo": "dyart demo --quick"}
+INSTEAD = {"make demo": "dyart demo --quick", "dyart report evaluation-w-1000": "dyart report evaluation-w-8"}
 
 # What is not run, and why; their options, recipes, extras and targets are looked at all the same.
 PARSED = {
