@@ -297,3 +297,27 @@ def test_what_is_quick_to_see_is_said_before_the_data_is_looked_for(capsys, imag
         status, _, err = run(capsys, *words, *text.split())
         assert status == 2
         assert part in err, text
+
+
+def test_the_closest_are_kept_as_pictures_for_a_page(capsys, images, monkeypatch):
+    from dyart.cli import margins
+    from dyart.report.page.files import read_pictures
+
+    monkeypatch.setattr(margins, "PICTURES", 5)
+    pictures, labels, words = images
+    np.savez("mine.npz", test_images=pictures, test_labels=labels)
+    assert run(capsys, "margins", *words)[0] == 0
+    table = sorted(rows(), key=lambda row: float(row["margin"]))
+    kept = read_pictures(Path("margins.pictures.npz"))
+    assert kept.index.tolist() == [int(row["index"]) for row in table[:5]]
+    for index, image, steps, unit, row in zip(kept.index, kept.inputs, kept.steps, kept.unit, table, strict=False):
+        assert (image[0] == pictures[index]).all()
+        assert abs(steps * unit).max() / 255 == pytest.approx(float(row["margin"]), rel=0.01)
+    assert run(capsys, "report", ".")[0] == 0
+    assert "Most vulnerable" in Path("report.html").read_text(encoding="utf-8")
+
+
+def test_of_vectors_there_are_no_pictures_nor_do_older_ones_stay(capsys, linear):
+    Path("margins.pictures.npz").write_bytes(b"of something else")
+    assert run(capsys, *linear, "--count", "20")[0] == 0
+    assert not Path("margins.pictures.npz").exists()

@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 
+import numpy as np
 import pytest
 from page_cases import HOSTILE, evaluation, write_run
 
@@ -236,8 +237,9 @@ def test_a_checkpoint_names_its_run_and_no_run_is_an_error(two, tmp_path):
 def measured(folder):
     """Write what `dyart evaluate --model ... --out FOLDER` and `dyart margins ... --out FOLDER/margins.csv` leave."""
     write_run(folder)
+    (folder / "dynamics.npz").rename(folder / "margins.pictures.npz")
     for path in folder.iterdir():
-        if path.name not in ("evaluation.json", "margins.csv"):
+        if path.name not in ("evaluation.json", "margins.csv", "margins.pictures.npz"):
             path.unlink()
     record = evaluation() | {"model": "my.package:net", "weights": "my weights.pt", "drawn_from": 2000}
     (folder / "evaluation.json").write_text(json.dumps(record), encoding="utf-8")
@@ -252,10 +254,24 @@ def test_a_network_trained_elsewhere_has_a_page_of_what_was_measured(tmp_path):
     assert "robust at 0.1" in text
     assert 'data-figure="accuracy"' in text
     assert 'data-figure="histogram"' in text
-    for name in ("training", "dynamics", "vulnerable"):
+    for name in ("training", "dynamics"):
         assert f'id="{name}"' not in text
         assert f'href="#{name}"' not in text
     assert "Not measured yet" not in text
+    (shown,) = content(text)["runs"]
+    margins = read_runs([folder])[0].margins
+    right = np.flatnonzero(np.isfinite(margins["margin"]))
+    closest = right[np.argsort(margins["margin"][right])]
+    assert shown["points"]["index"] == margins["index"][closest].tolist()
+    assert shown["points"]["methods"] == []
+    assert len(shown["points"]["place"]) == len(closest), "a picture of each"
+
+
+def test_margins_without_pictures_say_so(tmp_path):
+    folder = measured(tmp_path / "mine")
+    (folder / "margins.pictures.npz").unlink()
+    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
+    assert "No pictures of mine: the examples are no images, or their .npz is not in the folder." in text
 
 
 def test_what_is_missing_of_it_is_measured_by_a_command_that_names_it(tmp_path):

@@ -166,8 +166,9 @@ def _add_margins(commands: Commands) -> None:
     margins = commands.add_parser(
         "margins",
         help="how far every example is from the decision boundary",
-        description="Find closest boundary points of test examples. Writes margins.csv, one line per example, and\n"
-        "margins.json: settings, versions, summary.",
+        description="Find closest boundary points of test examples. Writes margins.csv, one line per example,\n"
+        "margins.json: settings, versions, summary; and, of images, margins.pictures.npz: the closest, for\n"
+        "dyart report.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_network_options(margins)

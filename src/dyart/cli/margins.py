@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dyart.attacks.radii import check_radii
 from dyart.boundary.norms import Norm
@@ -19,7 +20,8 @@ from dyart.cli.places import margins_path
 from dyart.data import DataSet
 from dyart.data.ranks import team_here
 from dyart.data.sets import Indices
-from dyart.engine.files import write_json
+from dyart.dynamics.pictures import PICTURED, packed
+from dyart.engine.files import write_json, write_whole
 from dyart.engine.stored import read_config
 from dyart.evaluation.agreement import Agreement, compare
 from dyart.evaluation.curve import accuracy_from_margins
@@ -27,7 +29,7 @@ from dyart.evaluation.intervals import wilson
 from dyart.evaluation.preflight import preflight, stop_on_fatal
 from dyart.evaluation.records import versions
 
-SHOWN = 5
+SHOWN, PICTURES = 5, 24
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SETTINGS = (
     *("run_or_checkpoint", "model", "model_args", "weights", "mean", "std", "count", "seed", "device"),
@@ -87,6 +89,7 @@ def margins_command(options: argparse.Namespace) -> None:
     found = search(options.solver)
     if team.rank == 0:
         found.to_csv(path, called.tolist(), files, classes)
+        _draw(found, torch.as_tensor(called), path.with_suffix(PICTURED))
     summary = _summary(found, options)
     _print(found, called, files, classes, summary)
     if stays:
@@ -103,6 +106,16 @@ def margins_command(options: argparse.Namespace) -> None:
         print(f"the second opinion: {second}")
     if team.rank == 0:
         write_json(path.with_suffix(".json"), _record(options, data, rows, found, summary, report))
+
+
+def _draw(found: BoundaryPoints, index: Tensor, path: Path) -> None:
+    """Keep pictures of the closest examples for `dyart report`; of vectors there are none, nor may old ones stay."""
+    closest = found.margin.nan_to_num(nan=math.inf).argsort(stable=True)
+    rows = closest[found.optimal[closest]][:PICTURES]
+    if found.inputs.ndim == 4 and len(rows):
+        write_whole(path, packed(found, index, rows))
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _second_solver(wanted: str, first: str, norm: Norm) -> str:

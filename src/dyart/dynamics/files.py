@@ -6,10 +6,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
+from dyart.dynamics.pictures import packed
 from dyart.dynamics.shares import Paired, Share, paired, share, shares
 from dyart.dynamics.step import Dynamics
 from dyart.engine.files import write_json, write_whole
@@ -40,7 +39,8 @@ def write(
     summary = {**settings, **summary}
     write_json(folder / JSON, summary)
     if measured.found.inputs.ndim == 4:  # vectors are no pictures
-        write_whole(folder / NPZ, _pictures(measured))
+        rows = measured.found.found.nonzero()[:PICTURES, 0]
+        write_whole(folder / NPZ, packed(measured.found, measured.index, rows))
     return summary
 
 
@@ -86,28 +86,6 @@ def _csv(measured: Dynamics) -> str:
     writer.writerow(columns)
     writer.writerows(zip(*(values[rows].tolist() for values in columns.values()), strict=True))
     return text.getvalue()
-
-
-def _pictures(measured: Dynamics) -> bytes:
-    rows = measured.found.found.nonzero()[:PICTURES, 0]
-    content = io.BytesIO()
-    # The most vulnerable are closer than one grey level: their steps, in eight bits each, with a scale per example.
-    displacement = measured.found.displacement[rows]
-    largest = displacement.abs().flatten(1).amax(1).clamp_min(1e-12)
-    steps = (127 * displacement / largest[:, None, None, None]).round().to(torch.int8)
-    np.savez_compressed(
-        content,
-        index=measured.index[rows].numpy(),
-        inputs=_bytes(measured.found.inputs[rows]),
-        points=_bytes(measured.found.points[rows]),
-        steps=steps.numpy(),
-        scale=(largest / 127).numpy(),
-    )
-    return content.getvalue()
-
-
-def _bytes(images: Tensor) -> np.ndarray:
-    return (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
 
 
 def _plain(part: Share) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from dyart.report.page.colours import slots
 from dyart.report.page.figures import Figure, Trace, figure, text
-from dyart.report.page.files import SPEED
+from dyart.report.page.files import SPEED, Columns
 from dyart.report.page.run import Run
 from dyart.report.page.words import DASH, class_name, interval, listed, percent
 from dyart.report.style import UPDATES, method_name
@@ -152,9 +152,27 @@ def verdicts(run: Run) -> list[str]:
     return sentences
 
 
+def _pictured(run: Run) -> Columns | None:
+    if run.margins is None or run.pictures is None or not len(run.margins["index"]):
+        return None
+    rows = np.isin(run.margins["index"], run.pictures.index)
+    return {name: values[rows] for name, values in run.margins.items()}
+
+
+def moving(run: Run) -> bool:
+    """Return whether there are examples with speeds to show."""
+    shown = points(run)
+    return shown is not None and bool(shown["methods"])
+
+
 def points(run: Run) -> dict[str, Any] | None:
-    """Return the examples of the scatter, smallest margin first: those whose boundary point is locally optimal."""
+    """Return the examples of the scatter and the gallery, smallest margin first: those with a locally optimal point.
+
+    Where no speeds were measured: the examples of the margins that there are pictures of.
+    """
     table = run.dynamics
+    if table is None:
+        table = _pictured(run)
     if table is None:
         return None
     speeds = {name.removeprefix(SPEED): values for name, values in table.items() if name.startswith(SPEED)}
@@ -163,7 +181,7 @@ def points(run: Run) -> dict[str, Any] | None:
         shown = shown & np.isfinite(values)
     rows = np.flatnonzero(shown)
     rows = rows[np.argsort(table["margin"][rows], kind="stable")]
-    if not len(rows) or not speeds:
+    if not len(rows) or (run.dynamics is not None and not speeds):
         return None
     integers = {name: table[name][rows].astype(int).tolist() for name in ("index", "label", "rival") if name in table}
     numbers = {name: table[name][rows].tolist() for name in ("margin", "alignment") if name in table}

@@ -15,6 +15,7 @@ from dyart.attacks.radius import Radius
 from dyart.data import DataError, load
 from dyart.data.names import FASHION
 from dyart.data.registry import REGISTRY
+from dyart.dynamics.pictures import PICTURED
 from dyart.engine.metrics import Record
 from dyart.engine.stored import CONFIG, ENVIRONMENT, RunError
 from dyart.evaluation.records import FILE as EVALUATION
@@ -50,6 +51,7 @@ class Run:
     dynamics: Columns | None = None
     shares: Shares | None = None
     pictures: Pictures | None = None
+    """Of the examples in ``dynamics``; without those, of some of ``margins``."""
     monitor: Columns | None = None
     damaged: list[str] = field(default_factory=list)
     colour: str = "blue"
@@ -129,7 +131,7 @@ def _read(folder: Path, name: str) -> Run:
     damaged: list[str] = []
 
     def part(file: str, reader: Callable[[Path], T]) -> T | None:
-        if not (folder / file).is_file():
+        if not file or not (folder / file).is_file():
             return None
         try:
             return reader(folder / file)
@@ -149,7 +151,8 @@ def _read(folder: Path, name: str) -> Run:
     if newest is None and whole is not None and whole.drawn_from is not None and whole.images < whole.drawn_from:
         newest = whole
     norm = str(config.get("eval.norm", "linf"))
-    margins = _searched(folder, norm, part)
+    margins, drawn = _searched(folder, norm, part)
+    dynamics = part("dynamics.csv", files.read_columns)
     if margins is None and (whole is None or whole.norm == norm):
         margins = part("per_example.csv", files.read_margins)
     return Run(
@@ -162,9 +165,9 @@ def _read(folder: Path, name: str) -> Run:
         accuracy=whole or newest,
         part=newest,
         margins=margins,
-        dynamics=part("dynamics.csv", files.read_columns),
+        dynamics=dynamics,
         shares=part("dynamics.json", files.read_shares),
-        pictures=part("dynamics.npz", files.read_pictures),
+        pictures=part(drawn if dynamics is None else "dynamics.npz", files.read_pictures),
         monitor=part("monitor.jsonl", files.read_monitor),
         damaged=damaged,
     )
@@ -188,8 +191,8 @@ def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
     return {key: value for key, value in config.items() if value is not None}, {"versions": versions}
 
 
-def _searched(folder: Path, norm: str, part: Part) -> Columns | None:
-    """Return a search's distances to the exact boundary in one norm.
+def _searched(folder: Path, norm: str, part: Part) -> tuple[Columns | None, str]:
+    """Return a search's distances to the exact boundary in one norm, and the name of the file with its pictures.
 
     ``margins.csv`` first, then those that were measured beside it. One without settings is taken for what it should be.
     """
@@ -199,8 +202,8 @@ def _searched(folder: Path, norm: str, part: Part) -> Columns | None:
         fits = settings.get("norm", norm) == norm and settings.get("boundary", "exact") == "exact"
         columns: Columns | None = part(path.name, files.read_columns) if fits else None
         if columns is not None:
-            return columns
-    return None
+            return columns, path.with_suffix(PICTURED).name
+    return None, ""
 
 
 def class_names(data: str, root: str | None = None) -> tuple[str, ...]:

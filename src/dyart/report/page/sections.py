@@ -189,7 +189,7 @@ def _watched(number: int, run: Run) -> Markup:
 def dynamics(runs: Sequence[Run], bars: Sequence[Figure | None]) -> Markup:
     """Return the section with the scatter, its card, and the shares of negative speed."""
     lacking = _still(runs, "the speed of the boundary")
-    if not any(motion.points(run) for run in runs):
+    if not any(motion.moving(run) for run in runs):
         return section("dynamics", _uncounted(runs), lacking)
     intro = element("p", "How one training step would move the boundary, seen from every example: away from it (the "
                     "margin grows) or towards it.", class_="lede")  # fmt: skip
@@ -226,18 +226,23 @@ def _uncounted(runs: Sequence[Run]) -> Markup:
 
 def vulnerable(runs: Sequence[Run]) -> Markup:
     """Return the section with the gallery."""
-    lacking = _still(runs, "closest boundary points")
+    lacking = missing(
+        runs,
+        lambda run: run.dynamics is None and run.margins is None,
+        "closest boundary points",
+        lambda run: run.command("margins"),
+    )
     words = (
         "The examples closest to the decision boundary: the image, the closest point where the class changes, and the "
     )
     words += "difference between the two, enlarged (of grey pictures: orange is brighter, blue darker)."
     button = element("button", "Show more", type="button", id="more", hidden=True)
     gallery = element("ul", id="gallery", class_="gallery")
-    if not any(motion.points(run) for run in runs):
-        return section("vulnerable", _uncounted(runs), lacking)
-    blind = [run.name for run in runs if run.dynamics is not None and run.pictures is None]
-    unseen = f"No pictures of {listed(blind)}: the examples are no images, or dynamics.npz is not in the folder."
+    blind = [run.name for run in runs if run.pictures is None and (run.dynamics is not None or run.margins is not None)]
+    unseen = f"No pictures of {listed(blind)}: the examples are no images, or their .npz is not in the folder."
     pictures = element("p", unseen, class_="missing") if blind else ""
+    if not any(motion.points(run) for run in runs):
+        return section("vulnerable", _uncounted(runs), pictures, lacking)
     return section("vulnerable", element("p", words, class_="lede"), gallery, button, pictures, lacking)
 
 

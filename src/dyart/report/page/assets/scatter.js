@@ -32,8 +32,8 @@ function chooseMethods(points) {
 function drawScatter() {
   if (!scatter) return;
   const points = data.runs[state.run].points;
-  scatter.hidden = !points;
-  if (!points) return;
+  scatter.hidden = !points?.methods.length;
+  if (scatter.hidden) return;
   const method = methodOf(points);
   const height = method.speed.map((speed) => Math.max(-1, Math.min(1, speed / method.scale)));
   const outside = method.speed.filter((speed) => Math.abs(speed) > method.scale).length;
@@ -126,7 +126,7 @@ function listenToScatter() {
 
 function startScatter() {
   const points = data.runs[state.run].points;
-  if (!scatter || !points) return drawScatter();
+  if (!scatter || !points?.methods.length) return drawScatter();
   chooseMethods(points);
   const walk = document.getElementById("walk");
   walk.max = points.margin.length - 1;
