@@ -22,7 +22,7 @@ def by_hand(inputs, points, gradient, norm="linf", value=0.0, input_value=1.0, b
     found = torch.as_tensor(found).expand(count)
     inside = input_value > 0
     orientation = torch.where(inside, 1.0, -1.0).to(DOUBLE)
-    free = optimality.free_coordinates(points, gradient, orientation, *as_bounds(bounds, inputs))
+    free = optimality.free_coordinates(points - inputs, points, gradient, orientation, *as_bounds(bounds, inputs))
     alignment = optimality.alignment(points - inputs, gradient, orientation, free, norm)
     return BoundaryPoints(
         inputs=inputs,

@@ -179,27 +179,40 @@ def test_a_coordinate_is_pinned_only_at_the_bound_ahead_of_it():
     """Inside its class an example moves against the gradient, outside along it."""
     points = torch.tensor([[0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.5]], dtype=DOUBLE)
     gradient = torch.tensor([[1.0, -1.0, 0.0, 1.0, -1.0, 0.0, 1.0]], dtype=DOUBLE)
+    way = torch.full_like(points, 0.3)
     low, high = torch.tensor(0.0, dtype=DOUBLE), torch.tensor(1.0, dtype=DOUBLE)
     inside, outside = torch.ones(1, dtype=DOUBLE), -torch.ones(1, dtype=DOUBLE)
-    free = optimality.free_coordinates(points, gradient, inside, low, high)
+    free = optimality.free_coordinates(way, points, gradient, inside, low, high)
     assert free.tolist() == [[False, True, True, True, False, True, True]]
-    free = optimality.free_coordinates(points, gradient, outside, low, high)
+    free = optimality.free_coordinates(way, points, gradient, outside, low, high)
     assert free.tolist() == [[True, False, True, False, True, True, True]]
-    assert optimality.free_coordinates(points, gradient, inside, None, None).all()
+    assert optimality.free_coordinates(way, points, gradient, inside, None, None).all()
 
 
 @pytest.mark.parametrize("span", [1.0, 255.0])
 def test_rounding_next_to_a_bound_counts_as_being_there(span):
     points = torch.tensor([[5e-7, 2e-6, 1 - 5e-7, 1 - 2e-6]], dtype=DOUBLE) * span
     gradient = torch.tensor([[1.0, 1.0, -1.0, -1.0]], dtype=DOUBLE)
+    way = torch.full_like(points, 0.1 * span)
     bounds = (torch.tensor(0.0, dtype=DOUBLE), torch.tensor(span, dtype=DOUBLE))
-    free = optimality.free_coordinates(points, gradient, torch.ones(1, dtype=DOUBLE), *bounds)
+    free = optimality.free_coordinates(way, points, gradient, torch.ones(1, dtype=DOUBLE), *bounds)
     assert free.tolist() == [[False, True, False, True]]
 
 
 def test_an_open_side_pins_nothing():
     points = torch.tensor([[0.0, 7.0]], dtype=DOUBLE)
     gradient = torch.tensor([[1.0, -1.0]], dtype=DOUBLE)
+    way = torch.tensor([[-1.0, 2.0]], dtype=DOUBLE)
     bounds = (torch.tensor(0.0, dtype=DOUBLE), torch.tensor(math.inf, dtype=DOUBLE))
-    free = optimality.free_coordinates(points, gradient, torch.ones(1, dtype=DOUBLE), *bounds)
+    free = optimality.free_coordinates(way, points, gradient, torch.ones(1, dtype=DOUBLE), *bounds)
     assert free.tolist() == [[False, True]]
+
+
+@pytest.mark.parametrize("unit", [1e-7, 1.0, 1e4])
+@pytest.mark.parametrize("upper", [1e7, math.inf])
+def test_a_box_much_wider_than_what_is_in_it_pins_only_what_is_at_its_sides(unit, upper):
+    points = torch.tensor([[0.0, 0.1, 1.0]], dtype=DOUBLE) * unit
+    way = torch.tensor([[-0.2, -0.3, -0.3]], dtype=DOUBLE) * unit
+    bounds = (torch.tensor(0.0, dtype=DOUBLE), torch.tensor(upper, dtype=DOUBLE))
+    free = optimality.free_coordinates(way, points, torch.ones_like(points), torch.ones(1, dtype=DOUBLE), *bounds)
+    assert free.tolist() == [[False, True, True]]

@@ -34,7 +34,7 @@ def test_multiplier_is_how_the_distance_to_a_moved_plane_changes(norm):
     assert int(reachable.sum()) >= 12
     gradient = (model.weight[labels] - model.weight[1 - labels]).detach()
     plus, bounds = torch.ones(16, dtype=DOUBLE), (torch.tensor(0.0), torch.tensor(1.0))
-    free = optimality.free_coordinates(truth.points, gradient, plus, *bounds)
+    free = optimality.free_coordinates(truth.points - inputs, truth.points, gradient, plus, *bounds)
     slope = optimality.multiplier(truth.points - inputs, gradient, free, norm)
     # Where a coordinate reaches its bound between the two offsets the rate has a jump: leave such rows out.
     smooth = reachable & ((rate * slope - 1).abs() < 1e-4)

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from dyart.report.curves import read_published, read_run, read_table, smoothed, training_curves, write_curves
+from dyart.report.curves import read_published, read_run, read_table, training_curves, write_curves
+from dyart.report.smoothing import smoothed
 
 EPOCHS = [
     {"kind": "step", "step": 5, "loss": 1.0},

@@ -162,12 +162,13 @@ def test_the_fan_and_the_correlation_come_from_the_monitor(runs):
 
 
 def test_the_running_mean_is_centred(runs):
-    steps, shares = np.arange(10.0, 80.0, 10.0), np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
+    steps, shares = np.arange(10.0, 160.0, 10.0), np.arange(15) / 20
     watched = replace(runs[0], monitor=runs[0].monitor | {"step": steps, "negative_share": shares})
     raw, smooth = motion.negative(watched)["data"]
     assert raw["y"] == shares.tolist()
-    assert smooth["x"] == [30.0, 40.0, 50.0]
-    assert smooth["y"] == pytest.approx([0.3, 0.4, 0.5])
+    assert smooth["x"] == steps.tolist()
+    assert smooth["y"][1:-1] == pytest.approx(shares[1:-1].tolist()), "of a straight line: itself"
+    assert smooth["y"][0] == pytest.approx(0.025), "of two at the end"
 
 
 def test_methods_keep_the_colours_of_the_printed_figures():

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 Model = Callable[[Tensor], Any]
 
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
+_RECURRENT = (nn.RNN.forward, nn.LSTM.forward, nn.GRU.forward)
 
 
 def logits_of(output: object) -> Tensor:
@@ -35,8 +36,23 @@ def logits_of(output: object) -> Tensor:
 
 def has_training_batch_norm(model: Model) -> bool:
     """Return whether some BatchNorm layer of ``model`` is in training mode."""
+    return any(isinstance(module, _BATCH_NORM) and module.training for module in _modules(model))
+
+
+def has_batch_statistics(model: Model) -> bool:
+    """Return whether some BatchNorm layer of ``model`` has no running statistics, and takes the batch's in any mode."""
+    return any(isinstance(module, _BATCH_NORM) and module.running_mean is None for module in _modules(model))
+
+
+def _modules(model: Model) -> list[nn.Module]:
+    """Return the modules of a model that have modes: those of frozen TorchScript have none any more."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
-    return any(isinstance(module, _BATCH_NORM) and module.training for module in modules)
+    return [module for module in modules if hasattr(module, "training")]
+
+
+def _is_recurrent(module: nn.Module) -> bool:
+    """Return whether it is a layer of torch's whose modes differ by dropout alone."""
+    return isinstance(module, nn.RNNBase) and type(module).forward in _RECURRENT
 
 
 def underlying(model: nn.Module) -> nn.Module:
@@ -54,12 +70,12 @@ def underlying(model: nn.Module) -> nn.Module:
 @contextmanager
 def evaluation_mode(model: Model) -> Iterator[None]:
     """Put every module in eval mode (BatchNorm uses its running statistics), and each back as it was."""
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    modules = _modules(model)
     training = [(module, module.training) for module in modules]
-    dropout = [(module, module.dropout) for module in modules if isinstance(module, nn.RNNBase)]
+    dropout: list[tuple[Any, float]] = [(module, module.dropout) for module in modules if _is_recurrent(module)]  # type: ignore[misc]
     for module in modules:
-        # cuDNN's recurrent layers have no backward pass in eval mode, which differs by dropout alone.
-        module.training = isinstance(module, nn.RNNBase)
+        # cuDNN's recurrent layers have no backward pass in eval mode.
+        module.training = _is_recurrent(module)
     for recurrent, _ in dropout:
         recurrent.dropout = 0.0
     try:
@@ -75,23 +91,24 @@ def for_evaluation(own: nn.Module) -> nn.Module:
     """Put a network of our own, such as a copy, in the modes of ``evaluation_mode`` for good, and return it."""
     own.eval()
     for module in own.modules():
-        if isinstance(module, nn.RNNBase):
-            module.training, module.dropout = True, 0.0
+        if _is_recurrent(module):
+            module.training, module.dropout = True, 0.0  # type: ignore[assignment]
     return own
 
 
 @contextmanager
 def unchanged(model: Model, device: torch.device) -> Iterator[None]:
-    """Leave buffers and the global random state as they are, whatever the model does to them.
+    """Leave buffers, other tensors of modules and the global random state as they are, whatever the model does to them.
 
     Not the random state of a GPU while a CUDA graph is recorded: the graph has its own, which nobody can set back.
     Parameters, their gradients and flags need no guard: nothing in this package writes to them. Nor do the
     statistics of BatchNorm layers in eval mode.
     """
-    modules = [
-        module
-        for module in (model.modules() if isinstance(model, nn.Module) else ())
-        if module.training or not isinstance(module, _BATCH_NORM)
+    every = _modules(model)
+    modules = [module for module in every if module.training or not isinstance(module, _BATCH_NORM)]
+    # Such as the weight that torch's old spectral_norm computes before every forward pass.
+    others = [
+        (vars(module), {name: of for name, of in vars(module).items() if isinstance(of, Tensor)}) for module in every
     ]
     held = [(m._buffers, name, buffer) for m in modules for name, buffer in m._buffers.items() if buffer is not None]
     # An expanded buffer cannot be written to, by the model or by us.
@@ -108,6 +125,10 @@ def unchanged(model: Model, device: torch.device) -> Iterator[None]:
                 if copy is not None:
                     buffer.data.copy_(copy)
                 owner[name] = buffer
+            for attributes, tensors in others:
+                for name in [name for name, of in attributes.items() if isinstance(of, Tensor) and name not in tensors]:
+                    del attributes[name]
+                attributes.update(tensors)
 
 
 @contextmanager

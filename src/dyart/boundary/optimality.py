@@ -12,7 +12,9 @@ from torch import Tensor
 
 from dyart.boundary.norms import Norm, dual_norm, flat, norm
 
-PIN_TOLERANCE = 1e-6
+# How near to a bound a coordinate sits at it: in the box's width, or in the farthest way of a coordinate where the box
+# has none; and in any case in that way, since a box may be much wider than anything in it. Rounding comes on top.
+PIN_TOLERANCE, PIN_OF_WAY, PIN_ROUNDING = 1e-6, 1e-4, 4
 
 
 class Conditions(NamedTuple):
@@ -30,23 +32,31 @@ class Conditions(NamedTuple):
 
 
 def free_coordinates(
-    points: Tensor, gradient: Tensor, orientation: Tensor, lower: Tensor | None, upper: Tensor | None
+    displacement: Tensor,
+    points: Tensor,
+    gradient: Tensor,
+    orientation: Tensor,
+    lower: Tensor | None,
+    upper: Tensor | None,
 ) -> Tensor:
     """Return F, ``[N, D]``: false where a coordinate sits at the bound that it would have to cross to move on."""
     if lower is None or upper is None:
         return torch.ones_like(flat(points), dtype=torch.bool)
+    farthest = norm(displacement, "linf").reshape(-1, *[1] * (points.ndim - 1)).nan_to_num()
     span = upper - lower
-    slack = PIN_TOLERANCE * torch.where(span.isfinite(), span, 1.0)
+    near = torch.minimum(PIN_TOLERANCE * torch.where(span.isfinite(), span, farthest), PIN_OF_WAY * farthest)
+    rounding = PIN_ROUNDING * torch.finfo(gradient.dtype).eps
     slope = flat(gradient) * orientation[:, None]
-    at_lower = flat(points <= lower + slack)
-    at_upper = flat(points >= upper - slack)
+    at_lower = flat(points <= lower + near + rounding * lower.abs())
+    at_upper = flat(points >= upper - near - rounding * upper.abs())
     return ~(((slope > 0) & at_lower) | ((slope < 0) & at_upper))  # a coordinate goes down where the slope is positive
 
 
 def alignment(displacement: Tensor, gradient: Tensor, orientation: Tensor, free: Tensor, p: Norm) -> Tensor:
-    """Return -g_F.d_F / (||g_F||_q ||d_F||_p), ``[N]`` in [-1, 1]: 1 exactly at first-order optimal points.
+    """Return -g_F.d_F / (||g_F||_q ||d_F||_p), ``[N]`` in [-1, 1]: 1 at first-order optimal points.
 
-    For p = 2 this is the paper's cosine. 0 where no free coordinate moved or has a gradient.
+    For p = 2 this is the paper's cosine. 0 where no free coordinate moved or has a gradient. Coordinates that the box
+    pins are left out: it does not see one that has gone to its bound and need not have.
     """
     g = flat(gradient) * free
     d = flat(displacement) * free

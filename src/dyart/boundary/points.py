@@ -58,7 +58,8 @@ class BoundaryPoints:
     """phi (or Phi) is positive at the input."""
     found: Tensor
     alignment: Tensor
-    """In [-1, 1]: 1 exactly where the first-order optimality conditions hold; nan where nothing was found."""
+    """In [-1, 1]: 1 where the first-order optimality conditions hold, as far as coordinates that the box does not pin
+    can tell; nan where nothing was found."""
     rival: Tensor
     """The largest other class at the point: the one on the other side, or, for an example outside its class, the one
     it comes from; -1 where nothing was found."""
@@ -114,7 +115,8 @@ class BoundaryPoints:
     def free(self) -> Tensor:
         """Coordinates that the box does not pin at the point, ``[N, D]``."""
         lower, upper = as_bounds(self.bounds, self.inputs, check=False)
-        return optimality.free_coordinates(self.points, self.gradient, self.orientation, lower, upper)
+        way = self.displacement
+        return optimality.free_coordinates(way, self.points, self.gradient, self.orientation, lower, upper)
 
     def multiplier(self, box_aware: bool = True) -> Tensor:
         """Return lambda, ``[N]``, by which speed and margin gradient divide; not ``box_aware``: the paper's ||g||_q."""
@@ -249,11 +251,11 @@ def _class_name(number: int, classes: Sequence[str]) -> str:
 
 
 def concat(parts: Sequence[BoundaryPoints]) -> BoundaryPoints:
-    """Join results of one problem (same norm, boundary, beta, bounds) into one."""
+    """Join results of one problem (same norm, boundary, beta, bounds, solver, signed or not) into one."""
     if not parts:
         raise ValueError("concat needs at least one BoundaryPoints")
     first = parts[0]
-    for name in ("norm", "boundary", "beta"):
+    for name in ("norm", "boundary", "beta", "solver", "signed"):
         values = {getattr(part, name) for part in parts}
         if len(values) > 1:
             raise ValueError(f"concat: the parts differ in {name}: {sorted(map(str, values))}")

@@ -98,7 +98,8 @@ def _reach(problem: Problem, best: Best, displacement: Tensor) -> Tensor:
     if problem.norm == "linf":
         return best.distance[:, None].expand_as(displacement)
     moved = displacement.abs()
-    free = free_coordinates(best.points, best.gradient, torch.ones_like(best.value), problem.low, problem.high)
+    ones = torch.ones_like(best.value)
+    free = free_coordinates(displacement, best.points, best.gradient, ones, problem.low, problem.high)
     if problem.norm == "l1":
         # The steepest coordinates are the pinned ones: they went first, and come back last.
         return torch.where(free, moved, 1000 * moved)

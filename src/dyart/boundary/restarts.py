@@ -50,7 +50,7 @@ def seen_from_input(problem: Problem, logits: Tensor, rivals: Rivals, number: in
     """
     if rivals.values is None or rivals.gradients is None or problem.orientation is not None:
         return None
-    value = boundary_value(logits, problem.labels, problem.boundary, problem.beta)
+    value = boundary_value(logits, problem.labels, problem.boundary, problem.beta).to(problem.origin.dtype)
     correct = logits.argmax(dim=1) == problem.labels
     rival, aimed = closest_rival(logits, problem.labels), torch.ones_like(correct)
     return Evaluation(value, rivals.values[number], rivals.gradients[number], rival, correct, aimed)

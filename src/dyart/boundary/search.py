@@ -15,6 +15,7 @@ from dyart.boundary.memory import Pieces
 from dyart.boundary.model import (
     Model,
     evaluation_mode,
+    has_batch_statistics,
     has_training_batch_norm,
     ieee_float32,
     logits_of,
@@ -59,6 +60,7 @@ def closest_boundary_points(
     The model runs in eval mode (BatchNorm with its running statistics) and in the inputs' dtype, without TF32 and
     autocast; margins are float32 or better. Its modes, flags, gradients, buffers and the global random state are the
     same afterwards. Every point reported as found was evaluated on the other side of the boundary, inside the bounds.
+    A callable that is no ``nn.Module`` is called as it is: put what it wraps into eval mode first.
 
     Cost: one forward pass; ``steps`` forward and backward passes per restart, whatever the number of classes; to
     compare ``rivals``, once, a forward pass (``"l1"``: two) and a backward pass for each (a search that aims at one
@@ -111,6 +113,12 @@ def closest_boundary_points(
         validation.check_inputs(inputs, bounds)
         if labels is not None:
             validation.check_labels(labels, inputs)
+        if has_batch_statistics(model):
+            warnings.warn(
+                "the model has BatchNorm layers without running statistics: an example's logits depend on its batch, "
+                "and the search divides batches. A point that is across the boundary in one may not be in another",
+                stacklevel=2,
+            )
         if has_training_batch_norm(model):
             warnings.warn(
                 "the model has BatchNorm layers in training mode; the search uses their running statistics (eval "
@@ -235,8 +243,9 @@ def _signed(problem: Problem, best: Best, input_value: Tensor) -> tuple[Tensor, 
     """Return who is inside, and signed margin, value and alignment of every point."""
     inside = input_value > 0
     orientation = torch.where(inside, 1.0, -1.0).to(input_value)
-    free = optimality.free_coordinates(best.points, best.gradient, orientation, problem.low, problem.high)
-    alignment = optimality.alignment(best.points - problem.origin, best.gradient, orientation, free, problem.norm)
+    way = best.points - problem.origin
+    free = optimality.free_coordinates(way, best.points, best.gradient, orientation, problem.low, problem.high)
+    alignment = optimality.alignment(way, best.gradient, orientation, free, problem.norm)
     return (
         inside,
         torch.where(best.found, best.distance * orientation, torch.nan),

@@ -22,7 +22,9 @@ def update_direction(
     """Return theta' by parameter name: the negative gradient of a loss, or an optimizer's true next step.
 
     Nothing changes: not the parameters, their ``.grad``, the buffers (BatchNorm statistics that the loss updates are
-    put back) nor the optimizer's state, which is stepped as a copy. Step hooks of the optimizer run, on the copy.
+    put back) nor the optimizer's state, which is stepped as a copy. Step hooks of the optimizer run, on the copy; one
+    that reaches for something else, such as the model, does to it what it does (the parameters are put back), and what
+    it does to the parameters is no part of the step.
 
     Cost: the loss's forward pass and one backward pass; with an optimizer, a copy of its parameters and state.
 
@@ -112,5 +114,9 @@ def _next_step(named: dict[str, nn.Parameter], gradients: dict[str, Tensor], opt
     for name, other in stepped.items():
         if name in gradients:
             other.grad = gradients[name].detach().clone()
+    before = {name: parameter.detach().clone() for name, parameter in named.items()}
     twin.step()
-    return {name: other.detach() - named[name].detach() for name, other in stepped.items()}
+    for name, parameter in named.items():
+        if not torch.equal(parameter.detach(), before[name]):  # a hook has changed it
+            parameter.data.copy_(before[name])
+    return {name: other.detach() - before[name] for name, other in stepped.items()}

@@ -62,9 +62,9 @@ class BoundaryMonitor:
 
     Cost of an observation, in passes over the probe for K classes: 1.5 steps + 2 follow_steps + 6 forward and
     1.5 steps + 2 follow_steps + min(K - 1, 9) + 1 backward passes, and one forward pass with tangents: 42, 46 and 1 by
-    default. With ``every`` 50, 64 examples and PGD-10 at batch 128 that is 4 % of the training's passes
-    (``benchmarks/monitor.py`` measures the time: 4 % on a CPU; on a GPU, where launches count, 17 % of a ResNet-18 with
-    ``record``, 35 % without). Between observations: nothing. Memory: a copy of the weights during
+    default (``"l1"``: one forward pass more). With ``every`` 50, 64 examples and PGD-10 at batch 128 that is 4 % of the
+    training's passes (``benchmarks/monitor.py`` measures the time: 4 % on a CPU; on a GPU, where launches count, 17 %
+    of a ResNet-18 with ``record``, 35 % without). Between observations: nothing. Memory: a copy of the weights during
     an observed step, two more while it is evaluated.
 
     Args:

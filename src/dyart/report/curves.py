@@ -11,6 +11,7 @@ import numpy as np
 from dyart.engine.metrics import Record, read_metrics
 from dyart.report import style
 from dyart.report.page.files import read_monitor
+from dyart.report.smoothing import MOST, smoothed, window_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -127,17 +128,7 @@ def _columns(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"{path} is no table of numbers: {error}") from error
 
 
-def smoothed(values: np.ndarray, window: int) -> np.ndarray:
-    """Return centred means: of every value with half a window of neighbours on each side, fewer at the ends."""
-    if window < 1:
-        raise ValueError(f"the window of smoothing must be at least 1, got {window}")
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    place = np.arange(len(values))
-    low, high = np.maximum(place - window // 2, 0), np.minimum(place + window // 2 + 1, len(values))
-    return np.asarray((sums[high] - sums[low]) / (high - low))
-
-
-def training_curves(rows: Mapping[str, Mapping[str, Curves]], smoothing: int = 9) -> "Figure":
+def training_curves(rows: Mapping[str, Mapping[str, Curves]], smoothing: int = MOST) -> "Figure":
     """Return a figure with one row per source: a panel of accuracies per training, then all negative shares.
 
     Args:
@@ -200,7 +191,7 @@ def _title(axis: "Axes", name: str, source: str) -> None:
     axis.set_title(textwrap.fill(words, TITLE), loc="left", fontweight="bold")
 
 
-def write_curves(rows: Mapping[str, Mapping[str, Curves]], path: Path, smoothing: int = 9) -> list[Path]:
+def write_curves(rows: Mapping[str, Mapping[str, Curves]], path: Path, smoothing: int = MOST) -> list[Path]:
     """Write ``training_curves`` as PDF, SVG and PNG."""
     return style.save(training_curves(rows, smoothing), path)
 
@@ -235,7 +226,7 @@ def _shares(axis: "Axes", trainings: Mapping[str, Curves], smoothing: int, besid
             colour = colours[name.lower()]
             axis.plot(steps, values, color=colour, alpha=0.25, linewidth=0.6)
             alone = "o" if len(steps) == 1 else None
-            thick = smoothed(values, min(smoothing, max(len(values) // 5, 1)))
+            thick = smoothed(values, window_of(len(values), smoothing))
             axis.plot(steps, thick, color=colour, label=textwrap.fill(name, TITLE), marker=alone, markersize=3)
     if axis.lines and beside:
         axis.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), handlelength=1.2).set_in_layout(False)

@@ -10,12 +10,11 @@ from dyart.report.page.figures import Figure, Trace, figure, text
 from dyart.report.page.files import SPEED, Columns
 from dyart.report.page.run import Run
 from dyart.report.page.words import DASH, class_name, interval, listed, percent
+from dyart.report.smoothing import smoothed, window_of
 from dyart.report.style import UPDATES, method_name
 
 # Speeds have heavy tails: one in fifty sits at the edge of the plot, so that the others can be told apart.
 INNER = 0.98
-# Observations of few examples are noisy: a running mean over so many is drawn, too.
-SMOOTHING = 5
 # What moves the boundary, at the axis of speeds.
 UNDER = {update: f"under {words}" for update, words in UPDATES.items()}
 
@@ -55,15 +54,14 @@ def negative(run: Run) -> Figure | None:
         return None
     known = ~np.isnan(seen["negative_share"])
     steps, shares = seen["step"][known], seen["negative_share"][known]
-    mode = "lines" if len(shares) >= SMOOTHING else "lines+markers"  # a line through one point is nothing
+    window = window_of(len(shares))  # observations of few examples are noisy: a running mean is drawn, too
+    mode = "lines" if window > 1 else "lines+markers"  # a line through one point is nothing
     share = {"type": "scatter", "mode": mode, "line": {"color": f"@{run.colour}/0.45", "width": 1}}
     share |= {"x": steps.tolist(), "y": shares.tolist(), "hovertemplate": "%{y:.0%}<extra></extra>"}
     traces = [share]
-    if len(shares) >= SMOOTHING:
-        means = np.convolve(shares, np.full(SMOOTHING, 1 / SMOOTHING), "valid")
-        middle = steps[SMOOTHING // 2 : SMOOTHING // 2 + len(means)]
+    if window > 1:
         line = {"color": f"@{run.colour}", "width": 2.5}
-        traces.append(share | {"x": middle.tolist(), "y": means.tolist(), "line": line, "hoverinfo": "skip"})
+        traces.append(share | {"y": smoothed(shares, window).tolist(), "line": line, "hoverinfo": "skip"})
         del traces[-1]["hovertemplate"]
     mean = float(shares.mean())
     alt = f"Share of the vulnerable watched examples that a step brought closer to the boundary: mean {percent(mean)}."

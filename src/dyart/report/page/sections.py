@@ -14,6 +14,7 @@ from dyart.report.page.parts import asset, missing, of_run, plot, plot_of_run, s
 from dyart.report.page.run import Run
 from dyart.report.page.tables import accuracy_table, name_tag, settings_table
 from dyart.report.page.words import NORMS, how, interval, listed, method_of, percent
+from dyart.report.smoothing import MOST
 from dyart.report.style import method_name
 
 
@@ -143,7 +144,7 @@ def margins(
     bands += "half of them (dark band), nine in ten (light band)."
     closer = "Of the watched examples below the radius, the share that a step of the training, as the optimizer takes "
     closer += "it, brings the boundary closer to; "
-    closer += f"thick: running mean of {motion.SMOOTHING} observations."
+    closer += f"thick: running mean of up to {MOST} observations, at most a fifth of them."
     watched = joined(*(_watched(number, run) for number, run in enumerate(runs)))
     return section(
         "margins",
