@@ -317,6 +317,12 @@ def test_the_closest_are_kept_as_pictures_for_a_page(capsys, images, monkeypatch
     assert "Most vulnerable" in Path("report.html").read_text(encoding="utf-8")
 
 
+def test_what_out_replaces_is_said(capsys, linear):
+    assert "replaced" not in run(capsys, *linear, "--count", "30", "--out", "here.csv")[1]
+    out = run(capsys, *linear, "--count", "5", "--norm", "l2", "--out", "here.csv")[1]
+    assert "here.csv is of 30 examples in linf, and will be replaced" in out
+
+
 def test_of_vectors_there_are_no_pictures_nor_do_older_ones_stay(capsys, linear):
     Path("margins.pictures.npz").write_bytes(b"of something else")
     assert run(capsys, *linear, "--count", "20")[0] == 0

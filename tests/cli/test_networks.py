@@ -11,9 +11,9 @@ from torch import nn
 from dyart.cli import main
 from dyart.cli.network_options import add_network_options, parse_arguments, parse_numbers
 from dyart.cli.networks import named_examples, named_network, recorded_accuracy, sample
-from dyart.cli.weights import fit_weights, read_weights
 from dyart.data import load
 from dyart.engine.stored import RunError
+from dyart.engine.weights import fit_weights, read_weights
 from dyart.models import build
 
 CPU = torch.device("cpu")

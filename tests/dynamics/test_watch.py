@@ -125,3 +125,10 @@ def test_one_flag_of_the_command_line(tmp_path):
 def test_settings_that_cannot_be_meant(words):
     with pytest.raises(RecipeError, match=words[0].removeprefix("--")):
         resolve("fashion-mini-cnn-at", words)
+
+
+def test_a_monitor_that_would_see_nothing_says_so(tmp_path, capsys):
+    train(config(tmp_path / "rare", every=STEPS + 1, steps=6), callbacks=[Watch()])
+    assert f"monitor.every {STEPS + 1}: nothing is observed in {STEPS} steps" in capsys.readouterr().out
+    train(config(tmp_path / "once", every=STEPS, steps=6), callbacks=[Watch()])
+    assert "nothing is observed" not in capsys.readouterr().out

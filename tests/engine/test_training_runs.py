@@ -184,12 +184,15 @@ def natural(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("place", ["run", "checkpoint"])
+@pytest.mark.parametrize("place", ["run", "checkpoint", "file", "wrapped"])
 def test_burn_in_from(tmp_path, natural, place):
-    source = natural if place == "run" else natural / "checkpoints/epoch-0002"
+    source = weighed = natural / "checkpoints/epoch-0002" if place == "checkpoint" else natural
+    if place in ("file", "wrapped"):
+        source, prefix = tmp_path / "w.pt", "module." if place == "wrapped" else ""
+        torch.save({prefix + name: value for name, value in averaged_weights(natural).items()}, source)
     config = make_config(tmp_path / "run", "at", train_burn_in_from=str(source), optim_lr=1e-12, train_epochs=1)
     training = train(config)
-    weights = averaged_weights(source)
+    weights = averaged_weights(weighed)
     for name, value in training.model.state_dict().items():
         torch.testing.assert_close(value, weights[name])
     assert training.history[0]["phase"] == "train"

@@ -12,7 +12,6 @@ from fuzzing import alterations, fuzz, refused
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dyart.cli.weights import read_weights
 from dyart.data import DataError, load
 from dyart.data.cifar import read_pickle
 from dyart.data.idx import parse_idx
@@ -20,6 +19,7 @@ from dyart.data.trees import gunzip
 from dyart.engine import checkpoint as store
 from dyart.engine.recovery import newest_good
 from dyart.engine.stored import RunError
+from dyart.engine.weights import read_weights
 
 NAMES = ("model.safetensors", "averaged.safetensors", "state.pt", store.CONFIG, store.MANIFEST)
 

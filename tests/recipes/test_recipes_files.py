@@ -128,3 +128,10 @@ def test_an_empty_recipe_is_all_defaults(tmp_path):
     tree = read(written(tmp_path, ""))
     assert tree == {"recipe": "mine"}
     assert resolve(tmp_path / "mine.yaml").method["name"] == "dyart"
+
+
+def test_a_key_written_twice_is_refused_with_its_lines(tmp_path):
+    text = "base: fashion-mini-cnn-dyart\ntrain:\n  epochs: 2\ntrain:\n  burn_in: 1\n"
+    assert "has train twice, in lines 2 and 4: join the two" in refused(written(tmp_path, text))
+    text = "base: fashion-mini-cnn-dyart\ntrain:\n  epochs: 2\n  burn_in: 1\n  epochs: 3\n"
+    assert "has train.epochs twice, in lines 3 and 5" in refused(written(tmp_path, text))

@@ -132,7 +132,7 @@ def test_a_value_of_the_wrong_type_is_named_with_its_key(key, value):
         ("--train.epochs 0", "train.epochs must be at least 1, got 0"),
         ("--train.batch_size 256 --train.accumulate 3", "train.accumulate 3 does not divide train.batch_size 256"),
         ("--train.burn_in -1", "train.burn_in must be at least 0, got -1"),
-        ("--train.burn_in_from runs/a", "exclude each other"),
+        ("--train.burn_in_from runs/a", "to begin with weights, add --train.burn_in 0"),
         ("--optim.lr 0", "optim.lr must be positive, got 0"),
         ("--optim.burn_in_clip -1", "optim.burn_in_clip must be positive, got -1"),
         ("--optim.average 1", "optim.average must be at least 0 and below 1, got 1"),

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 
 import numpy as np
@@ -94,6 +95,48 @@ def test_a_bare_run_is_told_which_commands_add_what(tmp_path):
         assert f"{command} '{folder}'" in text
     assert "--monitor.every 50" in text
     assert "nan" not in text.split()
+    short = write_run(tmp_path / "short")
+    (short / "monitor.jsonl").unlink()
+    assert "--monitor.every 2 " in Outline(write_page([short]).read_text(encoding="utf-8")).text, "of forty steps"
+
+
+def test_a_second_opinion_does_not_pass_for_the_margins(tmp_path):
+    folder = write_run(tmp_path / "mine")
+    (folder / "margins.json").write_text(json.dumps({"settings": {"norm": "l2", "boundary": "exact"}}))
+    (folder / "margins.csv").rename(folder / "margins-apgd.csv")
+    shutil.copy(folder / "margins-apgd.csv", folder / "margins.csv")
+    assert read_runs([folder])[0].margins is None
+
+
+def test_margins_alone_bring_their_own_norm_and_radius(tmp_path):
+    folder = measured(tmp_path / "mine")
+    (folder / "evaluation.json").unlink()
+    record = {"settings": {"norm": "l2", "boundary": "exact", "model": "cnn"}, "data": "fashion-mini"}
+    (folder / "margins.json").write_text(json.dumps(record))
+    (run,) = read_runs([folder])
+    assert (run.norm, run.has_radius) == ("l2", False)
+    assert "--norm l2" in run.command("evaluate")
+    page = write_page([folder]).read_text(encoding="utf-8")
+    assert "8/255" not in Outline(page).text
+    shown = content(page)["figures"]
+    assert not shown["histogram"]["layout"].get("shapes")
+    line = shown["accuracy"]["data"][0]
+    assert max(line["x"]) > 0.2, "as far as the margins go"
+    assert line["y"][0] > 0.7 > 0.1 > line["y"][-1]
+    (folder / "margins.json").write_text(json.dumps(record | {"summary": {"robust": {"0.1": 0.5, "0.2": 0.3}}}))
+    assert str(read_runs([folder])[0].radius) == "0.2"
+
+
+def test_a_run_of_other_data_is_not_described_by_the_recipe(tmp_path):
+    folder = write_run(tmp_path / "mine")
+    config = (
+        (folder / "config.yaml").read_text().replace("name: cnn", "name: my_net:make").replace("fashion-mini}", "x}")
+    )
+    (folder / "config.yaml").write_text(config)
+    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
+    assert "Built on the recipe fashion-mini-cnn-at, with model.name my_net:make" in text
+    assert "made up for tests" not in text
+    assert "BatchNorm" not in text
 
 
 @pytest.mark.parametrize(

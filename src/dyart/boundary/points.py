@@ -87,7 +87,7 @@ class BoundaryPoints:
     def __repr__(self) -> str:
         """Return a one-line summary."""
         margins = self.margin[self.found]
-        middle = f", median margin {float(margins.median()):.4g}" if len(margins) else ""
+        middle = f", median margin {float(margins.double().quantile(0.5)):.4g}" if len(margins) else ""
         return (
             f"BoundaryPoints({len(self)} examples, {self.norm}, {self.boundary} boundary: {int(self.inside.sum())} "
             f"inside, {int(self.found.sum())} found, {int(self.optimal.sum())} locally optimal{middle})"

@@ -16,7 +16,7 @@ from dyart.boundary.search import closest_boundary_points
 from dyart.boundary.solvers import SOLVERS, apgd
 from dyart.boundary.validation import check_choice
 from dyart.cli.networks import named_examples, named_network, recorded_accuracy, sample
-from dyart.cli.places import margins_path
+from dyart.cli.places import margins_path, replaced
 from dyart.data import DataSet
 from dyart.data.ranks import team_here
 from dyart.data.sets import Indices
@@ -58,6 +58,8 @@ def margins_command(options: argparse.Namespace) -> None:
     if path.suffix == ".json":
         raise ValueError(f"--out {path}: name the CSV file, e.g. {path.with_suffix('.csv')}; a JSON goes beside it")
     path.parent.mkdir(parents=True, exist_ok=True)  # what cannot be written shows now, not after the search
+    if options.out and (before := replaced(path)):
+        print(before)
     if options.radii:
         check_radii(options.radii, options.norm, math.prod(data.shape))
     inputs, labels, rows = named_examples(data, options.count, options.seed, device)

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from dyart.boundary.model import evaluation_mode, logits_of, unchanged
 from dyart.cli.network_options import add_network_options
-from dyart.cli.weights import fit_weights, read_weights
 from dyart.data import DataSet, load
 from dyart.data.loader import as_tensors
 from dyart.data.ranks import align
@@ -25,6 +24,7 @@ from dyart.data.sets import Indices
 from dyart.engine.fabric import make_fabric
 from dyart.engine.run import make_model
 from dyart.engine.stored import RunError, averaged_weights, checkpoint_of, read_config, run_folder
+from dyart.engine.weights import fit_weights, read_weights
 from dyart.models import NAMES, InputNormalization, build
 from dyart.models.factory import call_factory, is_factory, load_factory
 

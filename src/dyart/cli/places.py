@@ -76,6 +76,15 @@ def margins_path(folder: Path, data: str, examples: int, options: argparse.Names
     return path, "" if path == base else stays
 
 
+def replaced(path: Path) -> str:
+    """Return what record of a search a new one will replace, in words; "" where there is none."""
+    stored = _read(path.with_suffix(".json")) if path.is_file() else None
+    if not stored or "summary" not in stored:
+        return ""
+    examples, norm = stored["summary"].get("examples"), stored.get("settings", {}).get("norm")
+    return f"{path} is of {examples} examples in {norm}, and will be replaced"
+
+
 def _label(options: argparse.Namespace) -> str:
     """Return a name for a network outside of a run, as a part of a folder's name."""
     file = options.weights or options.run_or_checkpoint

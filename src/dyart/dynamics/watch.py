@@ -24,6 +24,9 @@ class Watch(Callback):
         self.monitor = make_monitor(training)
         if self.monitor is not None:
             self.monitor.resume(training.steps_done)
+            steps = sum(phase.epochs for phase in training.phases) * len(training.loader)
+            if self.monitor.every > steps:
+                training.fabric.print(f"monitor.every {self.monitor.every}: nothing is observed in {steps} steps")
 
     def on_step_begin(self, training: "Training", batch: Batch) -> None:
         """Remember the weights, if this step is observed."""

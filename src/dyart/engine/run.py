@@ -40,6 +40,7 @@ from dyart.engine.stored import (
     run_folder,
 )
 from dyart.engine.views import wants_compile
+from dyart.engine.weights import fit_weights, read_weights
 from dyart.models import build
 from dyart.recipes import Config, differences, dump, make_method, resolve
 
@@ -95,7 +96,7 @@ def train(
             _check_epochs(folder, training)
             _compare_anew(training, changes)
         elif config.train.burn_in_from is not None:
-            training.begin_from(averaged_weights(Path(config.train.burn_in_from)))
+            _begin_from(training, Path(config.train.burn_in_from))
         if not fabric.is_global_zero:
             training.folder, training.callbacks = None, []
             return training.run()
@@ -109,9 +110,19 @@ def train(
         method = training.method
         if method.needs_burn_in and not (resumed or config.train.burn_in or config.train.burn_in_from):
             fabric.print(
-                f"{method.name} begins with an untrained network, which has hardly any margins: set train.burn_in"
+                f"{method.name} begins with an untrained network (unless its own code loads weights), which has hardly "
+                "any margins: set train.burn_in, or train.burn_in_from"
             )
         return training.run()
+
+
+def _begin_from(training: Training, place: Path) -> None:
+    """Begin with the weights of a run or a checkpoint, or with those in a file from anywhere."""
+    if not place.is_file():
+        training.begin_from(averaged_weights(place))
+        return
+    fit_weights(training.model, read_weights(place), str(place), len(training.data.classes))
+    training.average.restart()
 
 
 def default_folder(config: Config) -> Path:

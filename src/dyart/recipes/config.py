@@ -142,7 +142,8 @@ class Train:
     Args:
         epochs: of the method, after the burn-in.
         burn_in: epochs of natural training first.
-        burn_in_from: begin with the weights of a run or checkpoint instead.
+        burn_in_from: begin with the weights of a run or checkpoint instead, or with those in a file (.safetensors, or
+            .pt with tensors alone).
         batch_size: images per step of the optimizer.
         accumulate: split every batch into so many parts, to save memory.
         precision: fp32, or bf16 for the network's inside, where the device is a GPU that has it.
@@ -193,7 +194,10 @@ class Train:
         if self.batch_size % self.accumulate:
             raise ValueError(f"train.accumulate {self.accumulate} does not divide train.batch_size {self.batch_size}")
         if self.burn_in and self.burn_in_from:
-            raise ValueError("train.burn_in and train.burn_in_from exclude each other: set one of them to its default")
+            raise ValueError(
+                f"train.burn_in is {self.burn_in}, and excludes train.burn_in_from: to begin with weights, "
+                "add --train.burn_in 0"
+            )
         if self.deterministic and self.compile == "on":
             raise ValueError("train.deterministic needs train.compile off: compiled sums have no fixed order")
 

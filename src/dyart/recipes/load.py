@@ -47,6 +47,7 @@ def _read(recipe: str, above: tuple[str, ...]) -> Tree:
         raise RecipeError(f"the recipe {recipe} is its own base: {' -> '.join((*above, recipe))}")
     text, name = _text(recipe)
     try:
+        _refuse_doubles(recipe, yaml.compose(text, Loader=yaml.SafeLoader))
         tree = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
         raise RecipeError(f"the recipe {recipe} is no YAML: {error}") from error
@@ -62,6 +63,19 @@ def _read(recipe: str, above: tuple[str, ...]) -> Tree:
     if not name.startswith("_"):
         merged.setdefault("recipe", name)
     return merged
+
+
+def _refuse_doubles(recipe: str, node: Any, above: tuple[Any, ...] = (), path: str = "") -> None:  # noqa: ANN401
+    """Refuse a key that is written twice: YAML would forget what the first one says."""
+    if node in above:  # an alias of something around it
+        return
+    seen: dict[str, int] = {}
+    for key, value in node.value if getattr(node, "id", "") == "mapping" else ():
+        name, line = f"{path}{key.value}", key.start_mark.line + 1
+        if name in seen:
+            raise RecipeError(f"the recipe {recipe} has {name} twice, in lines {seen[name]} and {line}: join the two")
+        seen[name] = line
+        _refuse_doubles(recipe, value, (*above, node), f"{name}.")
 
 
 def resolve(recipe: str | Path, overrides: Sequence[str] = (), method: bool = True) -> Config:

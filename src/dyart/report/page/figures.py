@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dyart.attacks.radius import Radius
 from dyart.report.page.run import Run
 from dyart.report.page.words import NORMS, listed, percent
 
@@ -90,6 +91,8 @@ def _by_margins(run: Run, number: int) -> Trace | None:
     if margins is None:
         return None
     largest = max(run.accuracy.robust, default=run.radius) if run.accuracy else 2 * run.radius
+    if not run.has_radius:
+        largest = Radius(float(np.quantile(margins[np.isfinite(margins)], 0.95)))
     radii = np.linspace(0, 1.1 * float(largest), 121)
     shares = [float(np.mean(margins > radius)) for radius in radii]
     return line(run, number, radii.tolist(), shares, line={"width": 1, "dash": "dot"}, hoverinfo="skip")
@@ -122,7 +125,7 @@ def histogram(runs: Sequence[Run]) -> Figure | None:
         middle = f", median margin {np.median(right):.3g}" if len(right) else ""
         words.append(f"{runs[number].name}: {percent(len(right) / len(values))} correct{middle}")
     alt = "Distribution of the margins of test examples. " + "; ".join(words)
-    radii = {runs[number].radius for number in margins}
+    radii = {runs[number].radius for number in margins if runs[number].has_radius}
     layout = radius_line(radius := radii.pop(), f"radius {radius}") if len(radii) == 1 else {}
     yaxis = {"tickformat": ".0%", "rangemode": "tozero"}
     return figure(traces, alt, "margin", "share of examples", yaxis=yaxis, xaxis={"range": [0, end]}, **layout)

@@ -68,7 +68,8 @@ class Run:
         if self.trained:
             return f"dyart {verb} {folder}"
         named = {"model": "model.name", "weights": "model.weights", "data": "data.name"}
-        options = [
+        options = [f"--norm {self.norm}"] if verb != "dynamics" and self.norm != "linf" else []
+        options += [
             f"--{option} {shlex.quote(str(self.config[key]))}" for option, key in named.items() if key in self.config
         ]
         out = shlex.quote(str(self.folder / MARGINS)) if verb == "margins" else folder
@@ -78,6 +79,11 @@ class Run:
     def radius(self) -> Radius:
         """The radius that the run is judged by while it trains."""
         return Radius(self.config.get("eval.radius", 8 / 255))
+
+    @property
+    def has_radius(self) -> bool:
+        """Somebody named that radius, or the training had it."""
+        return self.trained or "eval.radius" in self.config
 
     @property
     def norm(self) -> str:
@@ -178,13 +184,13 @@ def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
     evaluation = part(EVALUATION, files.read_json) or {}
     margins = part(Path(MARGINS).with_suffix(".json").name, files.read_json) or {}
     searched = margins.get("settings", {})
-    radii = list(evaluation.get("robust", {}))
+    radii = list(evaluation.get("robust", {}) or margins.get("summary", {}).get("robust", {}))
     config = {
         "model.name": evaluation.get("model") or searched.get("model"),
         "model.weights": evaluation.get("weights") or searched.get("weights"),
         "data.name": evaluation.get("data") or margins.get("data"),
         "eval.norm": evaluation.get("norm") or searched.get("norm"),
-        "eval.radius": "8/255" if "8/255" in radii or not radii else radii[len(radii) // 2],
+        "eval.radius": "8/255" if "8/255" in radii else radii[len(radii) // 2] if radii else None,
         "eval.attack": evaluation.get("attack"),
     }
     versions = evaluation.get("versions") or margins.get("versions") or {}
@@ -194,10 +200,11 @@ def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
 def _searched(folder: Path, norm: str, part: Part) -> tuple[Columns | None, str]:
     """Return a search's distances to the exact boundary in one norm, and the name of the file with its pictures.
 
-    ``margins.csv`` first, then those that were measured beside it. One without settings is taken for what it should be.
+    ``margins.csv`` first, which without settings is taken for what it should be; then those that were measured beside
+    it, which have settings (a second opinion has none, and is not what is looked for).
     """
     beside = sorted(folder.glob("margins-*.csv"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in (folder / MARGINS, *beside):
+    for path in (folder / MARGINS, *(path for path in beside if path.with_suffix(".json").is_file())):
         settings = (part(path.with_suffix(".json").name, files.read_json) or {}).get("settings", {})
         fits = settings.get("norm", norm) == norm and settings.get("boundary", "exact") == "exact"
         columns: Columns | None = part(path.name, files.read_columns) if fits else None

@@ -13,7 +13,7 @@ from dyart.report.page.markup import Markup, element, joined
 from dyart.report.page.parts import asset, missing, of_run, plot, plot_of_run, section
 from dyart.report.page.run import Run
 from dyart.report.page.tables import accuracy_table, name_tag, settings_table
-from dyart.report.page.words import NORMS, how, interval, listed, method_of, percent
+from dyart.report.page.words import NORMS, how, interval, listed, method_of, of_recipe, percent
 from dyart.report.smoothing import MOST
 from dyart.report.style import method_name
 
@@ -46,9 +46,7 @@ def _card(run: Run) -> Markup:
         element("div", element("dt", term), element("dd", value, element("small", more)))
         for term, value, more in numbers
     ]
-    # Of the recipe, not of this run, which may have changed what it says.
-    recipe = " ".join(filter(None, ("Recipe", str(run.config.get("recipe") or ""))))
-    note = element("p", f"{recipe}: {run.config['note']}", class_="note") if run.config.get("note") else ""
+    note = element("p", of_recipe(run), class_="note") if run.config.get("note") else ""
     problems = [element("p", problem, class_="missing") for problem in run.damaged]
     return element(
         "article",
@@ -174,7 +172,9 @@ def margins(
 def _watch(run: Run) -> str:
     """Return the command for another training, which alone can tell."""
     config, out = (shlex.quote(str(path)) for path in (run.folder / CONFIG, f"{run.folder}-watched"))
-    return f"dyart train {config} --monitor.every 50 --out {out}"
+    steps = max((record["step"] for record in run.metrics), default=0)
+    every = 50 if steps >= 1000 or not steps else max(steps // 20, 1)  # some twenty observations of a short training
+    return f"dyart train {config} --monitor.every {every} --out {out}"
 
 
 def _watched(number: int, run: Run) -> Markup:

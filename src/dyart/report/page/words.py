@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from dyart.recipes.load import RecipeError, flat, read
 from dyart.report.page.files import Share
 from dyart.report.page.run import Run
 from dyart.report.style import method_name
@@ -69,6 +70,21 @@ def how(run: Run) -> list[str]:
     return [sentence for sentence in (_method(run), _training(run), _kept(run)) if sentence]
 
 
+def of_recipe(run: Run) -> str:
+    """Return the recipe's name and its own words, or, where the run is of other data or another network, that it is."""
+    name = str(run.config.get("recipe") or "")
+    try:
+        own = flat(read(name))
+    except (RecipeError, OSError):  # of the user's, and perhaps elsewhere by now
+        own = {}
+    changed = [
+        key for key in ("data.name", "model.name", "train.epochs") if key in own and own[key] != run.config.get(key)
+    ]
+    if {"data.name", "model.name"} & set(changed):
+        return f"Built on the recipe {name}, with {listed([f'{key} {run.config.get(key)}' for key in changed])}."
+    return f"{' '.join(filter(None, ('Recipe', name)))}: {run.config['note']}"
+
+
 def _elsewhere(run: Run) -> str:
     get = run.config.get
     weights = f" with the weights {get('model.weights')}" if get("model.weights") else ""
@@ -98,7 +114,8 @@ class _Known(dict[str, object]):
 
 def _training(run: Run) -> str:
     get = run.config.get
-    normalization = {"batch": ", BatchNorm", "group": ", GroupNorm"}.get(str(get("model.normalization")), "")
+    layers = "" if ":" in str(get("model.name")) else str(get("model.normalization"))  # the user's own has what it has
+    normalization = {"batch": ", BatchNorm", "group": ", GroupNorm"}.get(layers, "")
     limit = f" (the first {get('data.limit')} images)" if get("data.limit") else ""
     burn_in = ""
     if get("train.burn_in"):
