@@ -271,7 +271,7 @@ def test_a_checkpoint_names_its_run_and_no_run_is_an_error(two, tmp_path):
     checkpoint = two[0] / "checkpoints" / "epoch-0003"
     checkpoint.mkdir(parents=True, exist_ok=True)
     assert read_runs([checkpoint])[0].folder == two[0]
-    with pytest.raises(RunError, match=r"has no config\.yaml, evaluation\.json, margins\.csv"):
+    with pytest.raises(RunError, match=r"has no config\.yaml, evaluation\.json, margins\.csv, monitor\.jsonl"):
         read_runs([tmp_path])
     with pytest.raises(RunError, match="named twice"):
         read_runs([two[0], checkpoint])
@@ -315,6 +315,17 @@ def test_margins_without_pictures_say_so(tmp_path):
     (folder / "margins.pictures.npz").unlink()
     text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
     assert "No pictures of mine: the examples are no images, or their .npz is not in the folder." in text
+
+
+def test_a_loop_of_ones_own_is_shown_by_what_its_monitor_saw(tmp_path):
+    folder = write_run(tmp_path / "loop")
+    for path in folder.iterdir():
+        if path.name != "monitor.jsonl":
+            path.unlink()
+    page = write_page([folder]).read_text(encoding="utf-8")
+    assert 'data-figure-of-run="fan"' in page
+    assert content(page)["ofRun"]["fan"][0]["data"]
+    assert "8/255" not in Outline(page).text
 
 
 def test_what_is_missing_of_it_is_measured_by_a_command_that_names_it(tmp_path):

@@ -12,8 +12,8 @@ def add_export(commands: Commands) -> None:
     parser = commands.add_parser(
         "export",
         help="a run's network with weights, for use without this package",
-        description="Write weights (.safetensors and .pt), network.py, which builds the network from torch alone, "
-        "robustbench.json with what a submission to RobustBench asks for, and a README card.",
+        description="Write weights (.safetensors and .pt), network.py, which builds a network of this package from torch "
+        "alone, robustbench.json with what a submission to RobustBench asks for, and a README card.",
     )
     parser.add_argument(
         "run_or_checkpoint", type=Path, metavar="RUN_OR_CHECKPOINT", help="the best epoch of a run counts"

@@ -75,7 +75,8 @@ class BoundaryMonitor:
             such as ``"8/255"``.
         norm: ``"linf"``, ``"l2"`` or ``"l1"``.
         steps: of the search for boundary points.
-        follow_steps: of the searches that follow them (see ``dyart.dynamics.movement``).
+        follow_steps: of the searches that follow them (see ``dyart.dynamics.movement``). Margins are those after half
+            as many further ``steps`` and these: a little smaller than a search of ``steps`` alone finds.
         bounds: of the inputs, ``(low, high)``, numbers or tensors; None: no bounds.
         boundary: ``"exact"`` or ``"soft"``.
         beta: inverse temperature of the soft boundary.

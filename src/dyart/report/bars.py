@@ -55,8 +55,8 @@ def speed_bars(
             axis.set_title(model, loc="left", fontweight="bold")
             axis.set_xlabel("margin" + (f" in 1{unit}" if unit else ""))
             axis.set_xticks(range(len(edges) - 1), _labels(edges, unit))
-        if update:
-            figure.supxlabel(f"speeds under {style.UPDATES[update]}", fontsize=7)
+        words = "numbers: share of the interval with negative speed"
+        figure.supxlabel(f"speeds under {style.UPDATES[update]}; {words}" if update else words, fontsize=7)
         axes[0].set_ylabel("share of examples\n$\\leftarrow$ negative   positive $\\rightarrow$")
         handles = [Patch(facecolor=colours[method], label=style.method_name(method)) for method in methods]
         figure.legend(handles=handles, loc="outside upper right", ncols=min(len(methods), 3 * len(panels)))

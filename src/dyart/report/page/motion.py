@@ -41,6 +41,8 @@ def fan(run: Run) -> Figure | None:
 
 
 def _level(run: Run) -> dict[str, Any]:
+    if not run.has_radius:
+        return {}
     line = {"color": "@muted", "width": 1, "dash": "dash"}
     shape = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": run.radius, "y1": run.radius, "line": line}
     label = {"xref": "paper", "x": 1, "xanchor": "right", "y": run.radius, "yanchor": "bottom", "showarrow": False}

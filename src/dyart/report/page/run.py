@@ -27,7 +27,8 @@ from dyart.report.page.files import Accuracy, Columns, Pictures, Shares
 T = TypeVar("T")
 Part = Callable[[str, Callable[[Path], Any]], Any]
 MARGINS = "margins.csv"
-MARKS = (CONFIG, EVALUATION, MARGINS)
+MONITOR = "monitor.jsonl"
+MARKS = (CONFIG, EVALUATION, MARGINS, MONITOR)
 """Files one of which a folder must have."""
 # What reading a damaged file may raise; anything else is a bug.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error, EOFError)
@@ -174,7 +175,7 @@ def _read(folder: Path, name: str) -> Run:
         dynamics=dynamics,
         shares=part("dynamics.json", files.read_shares),
         pictures=part(drawn if dynamics is None else "dynamics.npz", files.read_pictures),
-        monitor=part("monitor.jsonl", files.read_monitor),
+        monitor=part(MONITOR, files.read_monitor),
         damaged=damaged,
     )
 
