@@ -12,7 +12,7 @@ def add_export(commands: Commands) -> None:
     parser = commands.add_parser(
         "export",
         help="a run's network with weights, for use without this package",
-        description="Write weights (.safetensors and .pt), network.py, which builds a network of this package from torch "
+        description="Write weights (.safetensors, .pt), network.py, which builds networks of this package from torch "
         "alone, robustbench.json with what a submission to RobustBench asks for, and a README card.",
     )
     parser.add_argument(
