@@ -48,7 +48,7 @@ def speed_bars(
     colours = style.method_colours(methods)
     with style.style():
         width = style.COLUMN if len(panels) == 1 else style.PAGE
-        figure = Figure(figsize=(width, 2.3), layout="constrained")
+        figure = Figure(figsize=(width, 2.4), layout="constrained")
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axis, (model, clouds) in zip(axes, panels.items(), strict=True):
             _draw(axis, clouds, edges, colours, methods)
@@ -56,7 +56,7 @@ def speed_bars(
             axis.set_xlabel("margin" + (f" in 1{unit}" if unit else ""))
             axis.set_xticks(range(len(edges) - 1), _labels(edges, unit))
         words = "numbers: share of the interval with negative speed"
-        figure.supxlabel(f"speeds under {style.UPDATES[update]}; {words}" if update else words, fontsize=7)
+        figure.supxlabel(f"speeds under {style.UPDATES[update]}\n{words}" if update else words, fontsize=7)
         axes[0].set_ylabel("share of examples\n$\\leftarrow$ negative   positive $\\rightarrow$")
         handles = [Patch(facecolor=colours[method], label=style.method_name(method)) for method in methods]
         figure.legend(handles=handles, loc="outside upper right", ncols=min(len(methods), 3 * len(panels)))
