@@ -126,17 +126,17 @@ def read_facts(checkpoint: Path) -> dict[str, Any]:
     files = manifest.get("files")
     described = {key: value for key, value in manifest.items() if key != SEAL}
     if not isinstance(files, dict) or (version != 1 and manifest.get(SEAL) != _seal(described)):
-        raise CheckpointError(f"{path} is damaged (its own sha256 differs); use another checkpoint")
+        raise CheckpointError(f"{path} is damaged (its own sha256 differs); {_instead(checkpoint)}")
     for name, expected in files.items():
         if (checkpoint / name).parent != checkpoint:
-            raise CheckpointError(f"{path} names a file outside of its folder, {name}; use another checkpoint")
+            raise CheckpointError(f"{path} names a file outside of its folder, {name}; {_instead(checkpoint)}")
         try:
             found = _described(checkpoint / name)
         except OSError as error:
-            raise CheckpointError(f"{checkpoint / name}: {error.strerror}; use another checkpoint") from error
+            raise CheckpointError(f"{checkpoint / name}: {error.strerror}; {_instead(checkpoint)}") from error
         if found != expected:
             raise CheckpointError(
-                f"{checkpoint / name} is damaged (size or sha256 differ from {MANIFEST}); use another checkpoint"
+                f"{checkpoint / name} is damaged (size or sha256 differ from {MANIFEST}); {_instead(checkpoint)}"
             )
     return manifest
 
@@ -217,6 +217,13 @@ def step_of(checkpoint: Path) -> int:
     except CheckpointError:
         return -1
     return step if isinstance(step, int) else -1
+
+
+def _instead(checkpoint: Path) -> str:
+    """Return what to do about a checkpoint that cannot be read: which others there are, and who may mend it."""
+    others = [path for path in sorted(checkpoint.parent.glob("epoch-*")) if path != checkpoint and path.is_dir()]
+    named = f" ({', '.join(str(path) for path in others)})" if others else ""
+    return f"use another checkpoint{named}, or let `dyart train {checkpoint.parent.parent} --resume` make it anew"
 
 
 def _read_object(path: Path) -> dict[str, Any]:
