@@ -271,6 +271,9 @@ def test_a_checkpoint_names_its_run_and_no_run_is_an_error(two, tmp_path):
     checkpoint = two[0] / "checkpoints" / "epoch-0003"
     checkpoint.mkdir(parents=True, exist_ok=True)
     assert read_runs([checkpoint])[0].folder == two[0]
+    for name in ("config.yaml", "checkpoint.json"):
+        (checkpoint / name).write_text("")
+    assert read_runs([checkpoint])[0].folder == two[0]
     with pytest.raises(RunError, match=r"has no config\.yaml, evaluation\.json, margins\.csv, monitor\.jsonl"):
         read_runs([tmp_path])
     with pytest.raises(RunError, match="named twice"):
@@ -308,6 +311,11 @@ def test_a_network_trained_elsewhere_has_a_page_of_what_was_measured(tmp_path):
     assert shown["points"]["index"] == margins["index"][closest].tolist()
     assert shown["points"]["methods"] == []
     assert len(shown["points"]["place"]) == len(closest), "a picture of each"
+
+
+def test_it_may_lie_inside_of_a_run(tmp_path):
+    run = write_run(tmp_path / "run")
+    assert read_runs([measured(run / "others" / "mine")])[0].folder == run / "others" / "mine"
 
 
 def test_margins_without_pictures_say_so(tmp_path):

@@ -16,6 +16,7 @@ from dyart.data import DataError, load
 from dyart.data.names import FASHION
 from dyart.data.registry import REGISTRY
 from dyart.dynamics.pictures import PICTURED
+from dyart.engine.checkpoint import MANIFEST
 from dyart.engine.metrics import Record
 from dyart.engine.stored import CONFIG, ENVIRONMENT, RunError
 from dyart.evaluation.records import FILE as EVALUATION
@@ -125,12 +126,11 @@ def short_names(folders: Sequence[Path]) -> list[str]:
 
 def _folder(place: Path) -> Path:
     folder = place.resolve()
-    # A checkpoint is named as RUN/checkpoints/epoch-0004.
-    for candidate in (folder, folder.parent.parent):
-        if (candidate / CONFIG).is_file():
-            return candidate
-    if any((folder / mark).is_file() for mark in MARKS):
+    if any((folder / mark).is_file() for mark in MARKS) and not (folder / MANIFEST).is_file():
         return folder
+    # A checkpoint is named as RUN/checkpoints/epoch-0004, and has a copy of the configuration.
+    if (folder.parent.parent / CONFIG).is_file():
+        return folder.parent.parent
     raise RunError(f"{place} is no run, and nothing was measured there: it has no {', '.join(MARKS)}")
 
 
