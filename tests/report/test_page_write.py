@@ -333,6 +333,7 @@ def test_a_loop_of_ones_own_is_shown_by_what_its_monitor_saw(tmp_path):
     page = write_page([folder]).read_text(encoding="utf-8")
     assert 'data-figure-of-run="fan"' in page
     assert content(page)["ofRun"]["fan"][0]["data"]
+    assert f"dyart evaluate --model NAME --data DATA --out {folder}" in Outline(page).text
     assert "8/255" not in Outline(page).text
 
 

@@ -69,11 +69,10 @@ class Run:
         folder = shlex.quote(str(self.folder))
         if self.trained:
             return f"dyart {verb} {folder}"
-        named = {"model": "model.name", "weights": "model.weights", "data": "data.name"}
-        options = [f"--norm {self.norm}"] if verb != "dynamics" and self.norm != "linf" else []
-        options += [
-            f"--{option} {shlex.quote(str(self.config[key]))}" for option, key in named.items() if key in self.config
-        ]
+        get = self.config.get
+        named = {"model": get("model.name", "NAME"), "weights": get("model.weights"), "data": get("data.name", "DATA")}
+        named["norm"] = self.norm if self.norm != "linf" else None
+        options = [f"--{option} {shlex.quote(str(value))}" for option, value in named.items() if value is not None]
         out = shlex.quote(str(self.folder / MARGINS)) if verb == "margins" else folder
         return " ".join(["dyart", verb, *options, "--out", out])
 

@@ -189,7 +189,13 @@ def _watched(number: int, run: Run) -> Markup:
 
 def dynamics(runs: Sequence[Run], bars: Sequence[Figure | None]) -> Markup:
     """Return the section with the scatter, its card, and the shares of negative speed."""
-    lacking = _still(runs, "the speed of the boundary")
+    # That of a network trained elsewhere cannot be measured: it has no recipe.
+    lacking = missing(
+        runs,
+        lambda run: run.trained and run.dynamics is None,
+        "the speed of the boundary",
+        lambda run: run.command("dynamics"),
+    )
     if not any(motion.moving(run) for run in runs):
         return section("dynamics", _uncounted(runs), lacking)
     intro = element("p", "How one training step would move the boundary, seen from every example: away from it (the "
@@ -208,11 +214,6 @@ def dynamics(runs: Sequence[Run], bars: Sequence[Figure | None]) -> Markup:
         _uncounted(runs),
         lacking,
     )
-
-
-def _still(runs: Sequence[Run], what: str) -> Markup:
-    """Return a sentence about runs whose dynamics were not measured; those of a network trained elsewhere cannot be."""
-    return missing(runs, lambda run: run.trained and run.dynamics is None, what, lambda run: run.command("dynamics"))
 
 
 def _said(run: Run) -> list[str]:
