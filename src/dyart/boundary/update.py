@@ -26,7 +26,8 @@ def update_direction(
     that reaches for something else, such as the model, does to it what it does (the parameters are put back), and what
     it does to the parameters is no part of the step.
 
-    Cost: the loss's forward pass and one backward pass; with an optimizer, a copy of its parameters and state.
+    Cost: the loss's forward pass and one backward pass; with an optimizer, two copies of its parameters and one of its
+    state.
 
     Args:
         model: the model, in the mode in which the step would be taken.
@@ -116,7 +117,6 @@ def _next_step(named: dict[str, nn.Parameter], gradients: dict[str, Tensor], opt
             other.grad = gradients[name].detach().clone()
     before = {name: parameter.detach().clone() for name, parameter in named.items()}
     twin.step()
-    for name, parameter in named.items():
-        if not torch.equal(parameter.detach(), before[name]):  # a hook has changed it
-            parameter.data.copy_(before[name])
+    for name, parameter in named.items():  # a hook may have reached for it
+        parameter.data.copy_(before[name])
     return {name: other.detach() - before[name] for name, other in stepped.items()}
