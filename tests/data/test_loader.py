@@ -326,6 +326,15 @@ def test_cutmix_without_the_number_of_classes_is_refused():
         loader(augment=Augment(cutmix=0.5), classes=0)
 
 
+@pytest.mark.parametrize("augment", [Augment(crop=6), Augment(cutout=8)], ids=["crop", "cutout"])
+def test_changes_that_leave_nothing_of_an_image_are_refused(augment):
+    name = "crop" if augment.crop else "cutout"
+    with pytest.raises(ValueError, match=rf"data.{name} is \d pixels, and images are 3x6x6.*the padding"):
+        loader(augment=augment)
+    vectors = Split(np.zeros((COUNT, 5), np.float32), TRAIN.labels)
+    assert next(loader(vectors, augment=augment).epoch(0)).inputs.shape == (10, 5)
+
+
 def test_an_unknown_residency_is_refused():
     with pytest.raises(ValueError, match="residency must be one of 'auto', 'device', 'stream'; got 'gpu'"):
         loader(residency="gpu")

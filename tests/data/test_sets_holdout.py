@@ -96,6 +96,15 @@ def test_a_small_set_gives_a_tenth_of_each_class_and_at_least_one():
     assert counts.tolist() == [10, 3, 1, 0], "the only example of a class stays in training"
 
 
+def test_a_class_of_a_large_set_that_is_drawn_whole_stays_in_training():
+    order = np.random.RandomState(13).permutation(20_000)
+    labels = np.zeros(20_000, dtype=np.int64)
+    labels[order[[0, 1]]], labels[order[[2, 5_000]]] = 1, 2
+    held = drawn(labels)
+    assert np.array_equal(held, np.sort(order[2:1024]))
+    assert np.bincount(np.delete(labels, held)).tolist() == [20_000 - 4 - 1021, 2, 1]
+
+
 @pytest.mark.parametrize(
     ("labels", "words"),
     [

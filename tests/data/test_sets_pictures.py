@@ -2,12 +2,15 @@
 
 import os
 import re
+import zipfile
+import zlib
 
 import numpy as np
 import pytest
 from data_cases import picture, pictures, tar, write
 
 from dyart.data import DataError, get, load
+from dyart.data.pictures import decode
 from dyart.data.store import manifest
 
 pytest.importorskip("PIL")
@@ -60,6 +63,36 @@ def test_the_systems_own_files_in_an_archive_are_no_pictures(tmp_path):
     files |= {"__MACOSX/train/ant/._00.png": b"x", "train/ant/.hidden.png": b"x"}
     (tmp_path / "set.tgz").write_bytes(tar(files))
     assert len(load(str(tmp_path / "set.tgz")).train) == 20
+
+
+def test_hidden_folders_in_an_archive_are_skipped_as_in_a_folder(tmp_path):
+    hidden = {
+        f"{place}.ipynb_checkpoints/{k}.png": picture(np.zeros((8, 8, 3), np.uint8))
+        for place in ("", "ant/")
+        for k in "ab"
+    }
+    folder, files = pictures(tmp_path / "set", parts=("",))
+    write(folder, hidden)
+    (tmp_path / "set.tgz").write_bytes(tar({f"./{name}": data for name, data in (files | hidden).items()}))
+    for place in ("set", "set.tgz"):
+        data = load(str(tmp_path / place))
+        assert data.classes == ("ant", "bee")
+        assert len(data.train) + len(data.test) == 20
+
+
+def test_an_archive_with_a_password_says_what_to_do(tmp_path):
+    _, files = pictures(tmp_path / "set")
+    path = tmp_path / "set.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    content = bytearray(path.read_bytes())
+    for head, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        for found in re.finditer(re.escape(head), bytes(content)):
+            content[found.start() + flags] |= 1  # the bit that says encrypted
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"set.zip \(train/ant/00.png\): .*encrypted.*unpack the archive"):
+        load(str(path))
 
 
 def test_grey_pictures_alone_stay_grey(tmp_path):
@@ -120,9 +153,38 @@ def test_transparent_pixels_are_an_error_and_an_opaque_alpha_channel_is_dropped(
         load(str(folder))
 
 
+@pytest.mark.parametrize(("mode", "colour"), [("1", 1), ("L", 7), ("RGB", (1, 2, 3))])
+def test_one_colour_that_counts_as_transparent_is_seen(tmp_path, mode, colour):
+    from PIL import Image
+
+    path = tmp_path / "x.png"
+    image = Image.new(mode, (8, 8), colour)
+    image.save(path)
+    assert decode(path.read_bytes(), "x.png").shape == (3 if mode == "RGB" else 1, 8, 8)
+    image.save(path, transparency=colour)
+    with pytest.raises(DataError, match=r"x.png has transparent pixels"):
+        decode(path.read_bytes(), "x.png")
+
+
 def test_sixteen_bits_are_an_error(tmp_path):
     folder, _ = pictures(tmp_path)
     write(folder, {"test/bee/00.png": picture(np.full((8, 8), 60_000, dtype=np.uint16))})
+    with pytest.raises(DataError, match=r"bee/00.png has more than 8 bits"):
+        load(str(folder))
+
+
+def test_sixteen_bits_of_colour_are_an_error(tmp_path):
+    """Pillow would take the upper eight: nearly black, where a camera wrote ten or twelve bits."""
+
+    def chunk(kind, content):
+        return len(content).to_bytes(4, "big") + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")
+
+    size = (8).to_bytes(4, "big")
+    rows = 8 * (b"\0" + np.full((8, 3), 1023, dtype=">u2").tobytes())
+    head = chunk(b"IHDR", size + size + bytes([16, 2, 0, 0, 0]))
+    content = b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    folder, _ = pictures(tmp_path)
+    write(folder, {"test/bee/00.png": content})
     with pytest.raises(DataError, match=r"bee/00.png has more than 8 bits"):
         load(str(folder))
 
@@ -182,6 +244,23 @@ def test_empty_folders_of_a_test_part_alone_are_classes_and_others_without_pictu
     (place / "test" / "__pycache__").mkdir()
     with pytest.raises(DataError, match="no picture in the folder of __pycache__, annotations"):
         load(str(place))
+
+
+def test_test_parts_without_a_training_part_are_no_classes(tmp_path):
+    place, files = pictures(tmp_path / "set", parts=("val/", "Test/"), count=3)
+    archive = tmp_path / "set.tgz"
+    archive.write_bytes(tar({f"inside/{name}": data for name, data in files.items()}))
+    for path, around in ((place, ""), (archive, "inside/")):
+        data = load(str(path))
+        assert data.classes == ("ant", "bee")
+        assert (len(data.train), len(data.test)) == (0, 6)
+        assert data.notes == (f"{around}Test/ is the test part; {around}val/ not used",)
+        assert all(name.startswith(f"{around}Test/") for name in data.test_files)
+    (tmp_path / "classes").mkdir()
+    for name, pixels in files.items():  # pictures right in them: classes that are called so
+        part, kind, number = name.split("/")
+        write(tmp_path / "classes", {f"{part}/{kind}-{number}": pixels})
+    assert load(str(tmp_path / "classes")).classes == ("Test", "val")
 
 
 @pytest.mark.parametrize("parts", [("train/", "test/"), ("test/",), ("",)], ids=["both", "test alone", "drawn"])

@@ -15,7 +15,7 @@ import pytest
 import torch
 from data_cases import raw_set
 
-from dyart.data import DataError, data_root, errors, load, store
+from dyart.data import DataError, data_root, errors, listing, load, store
 from dyart.data.raw import ARRAYS
 from dyart.data.store import save, sha256
 
@@ -40,6 +40,14 @@ def test_a_stored_set_comes_back_as_it_was(tmp_path):
 def test_a_stored_set_is_found_by_its_path_too(tmp_path):
     stored(tmp_path)
     assert load(str(tmp_path / "mine")).classes == ("a", "b", "c", "d")
+
+
+def test_the_folder_may_be_given_from_the_home_on(tmp_path, monkeypatch):
+    stored(tmp_path / "sets")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert len(load("mine", "~/sets").train) == 40
+    assert "mine" in [line.name for line in listing("~/sets") if line.present]
 
 
 def test_the_manifest_tells_counts_classes_and_checksums(tmp_path):
@@ -133,6 +141,22 @@ def test_a_failed_replacement_keeps_the_old_set(tmp_path, monkeypatch):
 
     monkeypatch.setattr(store, "_write_bytes", broken)
     with pytest.raises(RuntimeError, match="stop"):
+        stored(tmp_path, train=80)
+    assert len(load("mine", tmp_path, verify=True).train) == 40
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_replacement_that_fails_in_the_end_keeps_the_old_set(tmp_path, monkeypatch):
+    stored(tmp_path)
+    rename, calls = os.rename, itertools.count(1)
+
+    def second_fails(source, target):
+        if next(calls) == 2:
+            raise OSError("stop")
+        rename(source, target)
+
+    monkeypatch.setattr(store.os, "rename", second_fails)
+    with pytest.raises(OSError, match="stop"):
         stored(tmp_path, train=80)
     assert len(load("mine", tmp_path, verify=True).train) == 40
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]

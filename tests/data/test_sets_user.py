@@ -176,6 +176,27 @@ def test_names_as_labels_become_numbers_in_alphabetical_order(tmp_path):
     assert [data.classes[label] for label in data.test.labels] == [match[i.tobytes()] for i in data.test.images]
 
 
+@pytest.mark.parametrize("kind", ["U", "S"])
+def test_names_as_labels_become_numbers_in_the_order_of_the_classes(tmp_path, kind):
+    words = np.array(["cat", "ant", "bee"]).astype(kind)
+    arrays = four()
+    labels = {key: words[arrays[key]] for key in ("train_labels", "test_labels")}
+    data = load(str(npz(tmp_path, **(arrays | labels), classes=words)))
+    assert data.classes == ("cat", "ant", "bee")
+    assert np.array_equal(data.train.labels, arrays["train_labels"])
+    assert np.array_equal(data.test.labels, arrays["test_labels"])
+    mixed = labels | {"test_labels": labels["test_labels"].astype("U" if kind == "S" else "S")}
+    assert np.array_equal(load(str(npz(tmp_path, **(arrays | mixed)))).test.labels, (arrays["test_labels"] + 2) % 3)
+
+
+def test_names_of_classes_may_be_bytes(tmp_path):
+    assert load(str(npz(tmp_path, **four(), classes=np.array([b"ant", b"bee", b"cat"])))).classes == (
+        "ant",
+        "bee",
+        "cat",
+    )
+
+
 def test_vectors_in_the_unit_box_are_allowed(tmp_path):
     points = np.random.RandomState(0).rand(60, 5)
     data = load(str(npz(tmp_path, images=points, labels=np.arange(60) % 3)))
@@ -208,6 +229,19 @@ def test_vectors_in_the_unit_box_are_allowed(tmp_path):
         ({"train_images": np.full((60, 2), 1.5)}, r"lie in \[0, 1\], found 1.5"),
         ({"classes": np.array(["a", "b", "c", "d"])}, "no example of class 3"),
         ({"classes": np.array(["a", "b"])}, "0 to 2; with 2 classes"),
+        ({"classes": np.array(3)}, r"classes have shape \(\); one name per class is needed, or leave them out"),
+        (
+            {"test_labels": np.array(["a"] * 20)},
+            "training labels have type int64, test labels <U1; use numbers in both",
+        ),
+        (
+            {
+                "train_labels": np.array(["a", "b", "c"] * 20),
+                "test_labels": np.array(["a"] * 20),
+                "classes": np.array(["a", "b"]),
+            },
+            r"the labels \['c'\] are not among the classes \['a', 'b'\]",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -95,3 +95,40 @@ def undecided(classes: int, shape: tuple[int, ...]) -> nn.Module:
     nn.init.constant_(layer.weight, 0.0)
     nn.init.constant_(layer.bias, 0.0)
     return layer
+
+
+class Masked(nn.Linear):
+    """A network with a buffer such as attention has."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__(features, classes)
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+
+    def forward(self, inputs):
+        return super().forward(inputs) * torch.softmax(self.mask, dim=0)[0]
+
+
+def masked(classes: int, shape: tuple[int, ...]) -> nn.Module:
+    return Masked(torch.Size(shape).numel(), classes)
+
+
+def frozen(classes: int, shape: tuple[int, ...]) -> nn.Module:
+    return nn.Linear(torch.Size(shape).numel(), classes).requires_grad_(False)
+
+
+def bare(classes: int, shape: tuple[int, ...]) -> nn.Module:
+    return nn.Flatten()
+
+
+class OneElement(Method[None]):
+    """Natural training whose loss, and what it logs, have one element and an axis."""
+
+    def __init__(self) -> None:
+        pass
+
+    def craft(self, model, batch):
+        return None
+
+    def loss(self, model, batch, crafted):
+        loss = classification_loss(model(batch.inputs), batch).reshape(1)
+        return loss, {"value": loss.detach()}

@@ -1,5 +1,7 @@
 """Auxiliary images and smoothed labels through a whole training."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -72,3 +74,22 @@ def test_another_teacher_gives_labels_of_its_own(tmp_path):
         words = ["--data.auxiliary", str(path), "--data.auxiliary_labels", str(out)]
         prepare(resolve("fashion-mini-cnn-natural", [*SHORT, *words]))
     assert len(list(tmp_path.glob("pool-labels-*.npy"))) == 2
+
+
+def test_images_that_are_newer_than_their_labels_are_labelled_anew(tmp_path):
+    train(resolve("fashion-mini-cnn-natural", [*SHORT, "--out", str(tmp_path / "teacher")]))
+    path, images = pool(tmp_path)
+    words = [*SHORT, "--data.auxiliary", str(path), "--data.auxiliary_labels", str(tmp_path / "teacher")]
+    config = resolve("fashion-mini-cnn-natural", words)
+    prepare(config)
+    (written,) = tmp_path.glob("pool-labels-*.npy")
+    labels = np.load(written)
+    np.save(path, images[::-1])
+    os.utime(path, (written.stat().st_mtime + 5,) * 2)
+    prepare(config)
+    assert len(set(labels)) > 1
+    assert np.array_equal(np.load(written), labels[::-1])
+    np.save(written, labels)
+    os.utime(written, (path.stat().st_mtime + 5,) * 2)
+    prepare(config)
+    assert np.array_equal(np.load(written), labels), "those that are newer than the images stay"

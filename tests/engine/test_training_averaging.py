@@ -104,3 +104,12 @@ def test_shared_parameters_are_averaged_once():
     average.update(warmup=1)
     assert torch.allclose(average.model[3].weight, torch.full((2, 4), 0.9))
     assert average.model[3].weight is average.model[2].weight
+
+
+def test_a_mask_with_infinite_numbers_stays_as_it_is():
+    model = network()
+    model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    average = WeightAverage(model, 0.995)
+    for _ in range(3):
+        average.update(warmup=0)
+    assert average.model.mask.tolist() == [0.0, -torch.inf]

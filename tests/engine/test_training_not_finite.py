@@ -117,6 +117,12 @@ def test_a_weight_that_no_loss_shows_is_not_saved(tmp_path):
     assert last_checkpoint(tmp_path).name == "epoch-0001"
 
 
+def test_a_mask_with_infinite_numbers_is_no_broken_weight(tmp_path):
+    training = train(make_config(tmp_path, model_name="engine_networks:masked"))
+    assert training.average.model.mask.tolist() == [0.0, -torch.inf]
+    assert numbers(tmp_path)[-1]["val_clean"] > 0.5
+
+
 # Skipping
 
 

@@ -10,7 +10,7 @@ from dyart.recipes.config import Optim
 
 
 class Zoo(nn.Module):
-    """Every kind of norm, a shared weight, a bare parameter."""
+    """Every kind of norm and of bias, a shared weight, a bare parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,6 +28,7 @@ class Zoo(nn.Module):
         self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
         self.second.weight = self.first.weight
         self.attention = nn.MultiheadAttention(4, 2)
+        self.series = nn.LSTM(4, 2)
         self.scale = nn.Parameter(torch.ones(1))
 
 
@@ -40,12 +41,21 @@ def test_norms_and_biases_are_spared():
     model = Zoo()
     decayed, plain = decay_groups(model, 0.1)
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
-    assert names(model, decayed) == {"first.weight", "scale", "attention.in_proj_weight", "attention.out_proj.weight"}
+    assert names(model, decayed) == {
+        "first.weight",
+        "scale",
+        "attention.in_proj_weight",
+        "attention.out_proj.weight",
+        "series.weight_ih_l0",
+        "series.weight_hh_l0",
+    }
     assert {name for name in names(model, plain) if not name.startswith("norms.")} == {
         "first.bias",
         "second.bias",
         "attention.in_proj_bias",
         "attention.out_proj.bias",
+        "series.bias_ih_l0",
+        "series.bias_hh_l0",
     }
 
 

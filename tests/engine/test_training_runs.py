@@ -132,6 +132,8 @@ def test_nothing_to_resume(tmp_path):
         ({"data_limit": 20}, ValueError, "batch size is 32, and there are 20 training images"),
         ({"model_name": "no-such-network"}, ValueError, "no-such-network"),
         ({"model_name": "engine_networks:missing"}, RunError, "missing"),
+        ({"model_name": "engine_networks:frozen"}, RunError, "engine_networks:frozen has no parameter to train"),
+        ({"model_name": "engine_networks:bare"}, RunError, "engine_networks:bare has no parameter to train"),
         ({"train_device": "tpu"}, ValueError, "unknown device 'tpu'"),
         ({"train_burn_in_from": "nowhere"}, RunError, "nowhere is neither a run with checkpoints nor a checkpoint"),
     ],
@@ -307,6 +309,13 @@ def test_means_leave_out_what_is_not_finite():
 def test_a_method_that_logs_now_this_now_that(tmp_path):
     train(make_config(tmp_path, {"name": "engine_networks:Scripted", "changing": True}, train_epochs=1))
     assert {"value1", "value2", "value3"} <= numbers(tmp_path)[-1].keys()
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_loss_of_one_element_is_a_number(tmp_path, parts):
+    train(make_config(tmp_path, {"name": "engine_networks:OneElement"}, train_epochs=1, train_accumulate=parts))
+    record = numbers(tmp_path)[-1]
+    assert record["value"] == record["loss"]
 
 
 class RoomFor(nn.Module):

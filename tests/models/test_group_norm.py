@@ -99,3 +99,12 @@ def test_networks_have_it_and_on_a_cpu_it_is_torchs_own(monkeypatch):
     norm, (x, *_) = layers.GroupNorm(4, 12), case(SHAPES["images"], torch.float32)
     assert torch.equal(norm(x), F.group_norm(x, 4, norm.weight, norm.bias))
     torch.compile(norm, backend="eager")(x)
+
+
+def test_a_layer_that_is_there_twice_is_replaced_twice_by_one():
+    shared = nn.BatchNorm2d(8)
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), shared, nn.Sequential(nn.Conv2d(8, 8, 1), shared), shared)
+    model = layers.replace_batch_norm(model)
+    assert not [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert type(model[1]) is layers.GroupNorm
+    assert model[1] is model[2][1] is model[3]

@@ -6,6 +6,7 @@ import pytest
 from recipe_cases import resolved
 
 from dyart.recipes import RecipeError, dump, read, resolve
+from dyart.recipes.parser import _written
 
 
 def written(folder, text: str, name: str = "mine.yaml"):
@@ -41,6 +42,16 @@ def test_defaults_are_dumped_as_a_person_writes_them(tmp_path):
     text = dump(resolve(written(tmp_path, "method: {name: at}\n")))
     assert "radius: 8/255" in text
     assert "step_size: 2/255" in text
+    assert "clean: 1/3" in dump(resolve(written(tmp_path, "method: {name: mma}\n")))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(8 / 255, "8/255"), (15 / 255, "15/255"), (51 / 255, "0.2"), (0.6, "0.6"), (1 / 3, "1/3"), (2 / 3, "2/3"),
+     (0.0, "0.0"), (1.0, "1.0"), (1e6, "1000000.0"), (5e-4, "0.0005"), (0.1 + 0.2, "0.30000000000000004")],
+)  # fmt: skip
+def test_a_default_is_the_same_number_in_the_shortest_way(value, text):
+    assert (str(_written(value)), float(_written(value))) == (text, value)
 
 
 def test_everything_is_in_the_dump():

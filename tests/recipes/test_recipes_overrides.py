@@ -52,6 +52,17 @@ def test_no_place_at_all(word):
     assert "data.name needs a value" in refused("--data.name", word)
 
 
+def test_places_may_begin_at_the_users_own_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    keys = ("out", "data.root", "data.auxiliary", "data.auxiliary_labels", "train.burn_in_from")
+    words = [f"--{key}=~/{key}" for key in keys]
+    config = resolve(DYART, [*words, "--train.burn_in", "0"])
+    data, train = config.data, config.train
+    places = (config.out, data.root, data.auxiliary, data.auxiliary_labels, train.burn_in_from)
+    assert places == tuple(str(tmp_path / key) for key in keys)
+
+
 def test_a_fraction_is_the_float_nearest_to_it():
     config = resolve(DYART, ["--eval.radii", "[1/3, 8/255]"])
     assert config.eval.radii == [1 / 3, 8 / 255]
@@ -137,6 +148,7 @@ def test_a_value_of_the_wrong_type_is_named_with_its_key(key, value):
         ("--optim.burn_in_clip -1", "optim.burn_in_clip must be positive, got -1"),
         ("--optim.average 1", "optim.average must be at least 0 and below 1, got 1"),
         ("--eval.radii 2/255,0", "eval.radii must be positive, got 0"),
+        ("--eval.radii []", "eval.radii is empty: give eval.attack pgd a radius, or set eval.attack none"),
         ("--data.auxiliary images.npy", "data.auxiliary and data.auxiliary_labels go together"),
         ("--data.limit 0", "data.limit must be at least 1, got 0"),
         ("--model.bn_momentum 0", "model.bn_momentum must be above 0 and at most 1, got 0"),

@@ -33,7 +33,7 @@ def load(name: str, root: Path | None = None, verify: bool | None = None) -> Dat
         return fashion_mini()
     if name in DRAW:
         return toy(name)
-    root = data_root() if root is None else Path(root)
+    root = data_root() if root is None else Path(root).expanduser()
     if Path(name).name == name and name not in ("", ".", ".."):
         stored = open_stored(root / name, verify)
         if stored is not None:
@@ -77,7 +77,7 @@ class Listed:
 
 def listing(root: Path | None = None) -> list[Listed]:
     """Return all sets that can be loaded by name: embedded, registered, stored by the user, and toys."""
-    root = data_root() if root is None else Path(root)
+    root = data_root() if root is None else Path(root).expanduser()
     lines = [Listed(MINI, len(FASHION), (1, 28, 28), TRAIN, TEST, "in the package", True, str(MINI_FILE))]
     for entry in REGISTRY.values():
         present = _stored(root / entry.name)

@@ -64,13 +64,11 @@ def read_class_folders(
         classes: the names that must be there; empty: those found, in alphabetical order.
         where: the set's place in words, for errors.
     """
-    root = _root(tree, TRAIN)
-    prefix = f"{root[0]}{root[1]}/" if root else _common(tree)
+    prefix, tests, alone = _parts(tree)
     train = _by_class(tree, prefix)
     if not train:
         return None
     names = classes or tuple(sorted({label for _, label in train}))
-    alone = not root and prefix.removesuffix("/").rsplit("/", 1)[-1].lower() in TEST
     empty = _empty_classes(tree, prefix, names)
     if alone and not classes:
         # Empty folders are classes of the network that nothing is measured of.
@@ -79,9 +77,9 @@ def read_class_folders(
         names, empty = tuple(sorted([*names, *absent])), [name for name in empty if name not in absent]
     if empty:
         raise DataError(f"{where}: no picture in the folder of {', '.join(empty)}; add pictures or remove the folder")
+    unused = [f"{tests[0]} is the test part; {', '.join(tests[1:])} not used"] if len(tests) > 1 else []
     if alone:
-        return _test_alone(tree, train, names, progress)
-    tests = _test_folders(tree, root[0]) if root else []
+        return _test_alone(tree, train, names, unused, progress)
     test = _by_class(tree, tests[0]) if tests else []
     numbers = {name: number for number, name in enumerate(names)}
     for name, label in train + test:
@@ -90,24 +88,38 @@ def read_class_folders(
     labels = np.array([numbers[label] for _, label in train + test], dtype=np.int64)
     is_test = np.arange(len(labels)) >= len(train) if test else draw_test(labels)
     images, grey = read_pictures(tree, [name for name, _ in train + test], "reading pictures", progress)
-    notes = ([grey_note(grey, len(images))] if grey else []) + ([] if test else [no_test_note(is_test)])
-    notes += [f"{tests[0]} is the test part; {', '.join(tests[1:])} not used"] if len(tests) > 1 else []
+    notes = ([grey_note(grey, len(images))] if grey else []) + ([] if test else [no_test_note(is_test)]) + unused
     rows = None if test else np.flatnonzero(is_test)
     files = tuple(name for (name, _), chosen in zip(train + test, is_test, strict=True) if chosen)
     parts = images[~is_test], labels[~is_test], images[is_test], labels[is_test]
     return Raw(*parts, names, False, tuple(notes), rows, files)
 
 
-def _test_alone(tree: Tree, test: Pairs, names: tuple[str, ...], progress: Progress | None) -> Raw:
+def _test_alone(tree: Tree, test: Pairs, names: tuple[str, ...], unused: list[str], progress: Progress | None) -> Raw:
     images, grey = read_pictures(tree, [name for name, _ in test], "reading pictures", progress)
     labels = np.array([names.index(label) for _, label in test], dtype=np.int64)
-    notes = (grey_note(grey, len(images)),) if grey else ()
+    notes = ([grey_note(grey, len(images))] if grey else []) + unused
     files = tuple(name for name, _ in test)
-    return Raw(images[:0], labels[:0], images, labels, names, False, notes, test_files=files)
+    return Raw(images[:0], labels[:0], images, labels, names, False, tuple(notes), test_files=files)
+
+
+def _parts(tree: Tree) -> tuple[str, list[str], bool]:
+    """Return the folder that holds the classes, those that could be the test part, and whether there is nothing else.
+
+    Without a training part, folders that are all called like test parts are those, and no classes.
+    """
+    root = _root(tree, TRAIN)
+    if root:
+        return f"{root[0]}{root[1]}/", _test_folders(tree, root[0]), False
+    base = _common(tree)
+    tests = _test_folders(tree, base)
+    if tests and all(folder.lower() in TEST for _, folder in _by_class(tree, base)):
+        return tests[0], tests, True
+    return base, [], base.removesuffix("/").rsplit("/", 1)[-1].lower() in TEST
 
 
 def _test_folders(tree: Tree, base: str) -> list[str]:
-    """Return the folders beside the training part that could be the test part, the likeliest first."""
+    """Return the folders in ``base`` that could be the test part, the likeliest first."""
     beside = {name[len(base) :].split("/", 1)[0] for name in tree.names if name.startswith(base)}
     likely = sorted((folder for folder in beside if folder.lower() in TEST), key=lambda f: TEST.index(f.lower()))
     return [f"{base}{folder}/" for folder in likely if _by_class(tree, f"{base}{folder}/")]

@@ -110,6 +110,7 @@ class Loader:
             )
         if auxiliary is not None:
             _check_alike(split.images, auxiliary.split.images)
+        _check_sizes(augment, split.images.shape[1:])
         self.device = torch.device(device)
         self.indices = torch.from_numpy(np.asarray(indices, dtype=np.int64))
         self.batch_size, self.seed, self.augment, self.classes = batch_size, seed, augment, classes
@@ -244,6 +245,16 @@ def _check_alike(images: np.ndarray, pool: np.ndarray) -> None:
             f"auxiliary images are {pool.dtype} {pool.shape[1:]}, those of the data set {images.dtype} "
             f"{images.shape[1:]}: they must be alike to share a batch"
         )
+
+
+def _check_sizes(augment: Augment, shape: tuple[int, ...]) -> None:
+    smallest = min(shape[1:]) if len(shape) == 3 else None
+    for name, size in (("crop", augment.crop), ("cutout", augment.cutout)):
+        if smallest is not None and size >= smallest:
+            raise ValueError(
+                f"data.{name} is {size} pixels, and images are {'x'.join(map(str, shape))}: nothing may be left. "
+                "data.crop is the padding, e.g. 4, and data.cutout the side of a square, e.g. 8"
+            )
 
 
 class _Resident:

@@ -51,7 +51,7 @@ def get(name: str, root: Path | None = None, source: Path | None = None, progres
     """
     if name == MINI or name in DRAW:
         return MINI_FILE.parent  # comes with the package
-    root = data_root() if root is None else Path(root)
+    root = data_root() if root is None else Path(root).expanduser()
     entry = REGISTRY.get(name)
     if entry is None and source is None:
         raise MissingDataError(f"{unknown(name)}; for a set of your own add --from FILE_OR_FOLDER")

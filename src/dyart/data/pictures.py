@@ -1,6 +1,7 @@
 """Pictures to uint8 arrays [C, H, W]. Needs Pillow, imported where used."""
 
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -14,6 +15,8 @@ Pixels = npt.NDArray[np.uint8]
 Progress = Callable[[str, int, int], None]
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+# How Pillow calls the layout of a file with 16 bits per channel, of which it would keep the upper 8 of a coloured one.
+DEEP = re.compile(r";16[BLN]")
 
 
 def is_picture(name: str) -> bool:
@@ -22,22 +25,21 @@ def is_picture(name: str) -> bool:
 
 
 def decode(data: bytes, where: str) -> Pixels:
-    """Return a picture as uint8 [1 or 3, H, W]; an alpha channel is dropped if the picture is opaque everywhere."""
+    """Return a picture as uint8 [1 or 3, H, W]; transparency is dropped if the picture is opaque everywhere."""
     try:
         from PIL import Image
     except ImportError as error:
         raise DataError("reading pictures needs Pillow: pip install pillow (or dyart's extra 'train')") from error
     try:
         with Image.open(io.BytesIO(data)) as image:
+            deep = any(DEEP.search(str(tile[3])) for tile in image.tile)  # loading forgets it
             image.load()
-            if image.mode in ("1", "L"):
-                return np.asarray(image.convert("L"))[None]
-            if image.mode.startswith(("I", "F")):
+            if deep or image.mode.startswith(("I", "F")):
                 raise DataError(f"{where} has more than 8 bits per channel (mode {image.mode}); save it with 8 bits")
+            grey = image.mode in ("1", "L", "LA", "La")
             alpha = image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
             if not alpha:
-                return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-            grey = image.mode in ("LA", "La")
+                return np.atleast_3d(np.asarray(image.convert("L" if grey else "RGB"))).transpose(2, 0, 1)
             pixels = np.asarray(image.convert("RGBA")).transpose(2, 0, 1)
     except DataError:
         raise

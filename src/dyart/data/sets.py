@@ -112,12 +112,13 @@ def drawn(labels: Indices) -> Indices:
     """Return the hold-out of a set stored class by class: 1,024 examples drawn with a fixed seed, sorted.
 
     A small set gives a tenth of each class and at least one of each that has two or more, so that no class is left out
-    of the selection, nor out of training.
+    of the selection. No class is left out of training: one that is drawn whole stays there.
     """
     # RandomState, because its stream is the one that numpy promises never to change.
     order = _permutation(len(labels))
     if len(labels) >= SMALL:
-        return np.sort(order[:HOLDOUT]).astype(np.int64)
+        taken, left = order[:HOLDOUT], order[HOLDOUT:]
+        return np.sort(taken[np.isin(labels[taken], labels[left])]).astype(np.int64)
     return part_of_each_class(labels, order, 10)
 
 

@@ -144,7 +144,12 @@ def _replace(stage: Path, folder: Path) -> None:
     try:
         with suppress(FileNotFoundError):
             os.rename(folder, old / "set")
-        os.rename(stage, folder)
+        try:
+            os.rename(stage, folder)
+        except OSError:
+            with suppress(FileNotFoundError):  # there was none
+                os.rename(old / "set", folder)
+            raise
         _sync(folder.parent)
     finally:
         shutil.rmtree(old, ignore_errors=True)

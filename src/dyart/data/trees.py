@@ -61,8 +61,12 @@ def _walk(folder: Path, prefix: str) -> Iterator[str]:
 
 
 def _hidden(name: str) -> bool:
-    """Return whether a file in an archive is the system's own: .DS_Store, and macOS's shadow of every file."""
-    return "__MACOSX/" in name or name.rsplit("/", 1)[-1].startswith(".")
+    """Return whether a file in an archive is hidden, or in a folder that is, as ``_walk`` skips them.
+
+    Such are .DS_Store, .ipynb_checkpoints/, and macOS's shadow of every file.
+    """
+    parts = name.split("/")
+    return "__MACOSX" in parts[:-1] or any(part.startswith(".") and part not in (".", "..") for part in parts)
 
 
 class ZipTree:
@@ -78,7 +82,10 @@ class ZipTree:
     def read(self, name: str) -> bytes:
         """Return the content of one file."""
         with damage_in(self.where(name)):
-            return self.archive.read(name)
+            try:
+                return self.archive.read(name)
+            except RuntimeError as error:  # a password, or a compression that this Python has not
+                raise DataError(f"{self.where(name)}: {error}; unpack the archive and name the folder") from error
 
     def where(self, name: str) -> str:
         """Return the archive and the name in it."""

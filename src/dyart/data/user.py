@@ -14,6 +14,7 @@ from dyart.data.layouts import as_images, scale_notes
 from dyart.data.mapped import open_npy
 from dyart.data.pictures import Progress
 from dyart.data.raw import ARRAYS, Raw, check
+from dyart.data.sets import Indices
 from dyart.data.trees import open_tree
 
 Array = npt.NDArray[Any]
@@ -126,23 +127,40 @@ def _flat(labels: Array, where: str) -> Array:
 
 def _numbered(
     train: Array, test: Array, names: Array | None, where: str, most: int = 0
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], tuple[str, ...]]:
+) -> tuple[Indices, Indices, tuple[str, ...]]:
     """Return the labels as numbers, and the names of the classes: as many as there are examples, or ``most``."""
+    if names is not None and names.ndim != 1:
+        raise DataError(f"{where}: classes have shape {names.shape}; one name per class is needed, or leave them out")
+    classes = () if names is None else _words(names)
+    if (train.dtype.kind in "US") != (test.dtype.kind in "US"):
+        raise DataError(
+            f"{where}: training labels have type {train.dtype}, test labels {test.dtype}; use numbers in both, or names"
+        )
     if train.dtype.kind in "US":
-        found = np.unique(train)
-        strange = set(test.tolist()) - set(found.tolist())
-        if strange:
-            raise DataError(f"{where}: test labels {sorted(map(str, strange))} have no training example")
-        classes = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in found.tolist())
-        return np.searchsorted(found, train), np.searchsorted(found, test), classes
+        return _by_name(_words(train), _words(test), classes, where)
     count = int(train.max()) + 1 if len(train) else 0
     if count > max(len(train), most):  # before a name is made for each of them
         raise DataError(
             f"{where}: labels go up to {count - 1:,}, and there are {len(train):,} examples, at least one per class; "
             "renumber them without gaps: labels = numpy.unique(labels, return_inverse=True)[1]"
         )
-    if names is not None:
-        classes = tuple(str(name) for name in names.tolist())
-    else:
-        classes = tuple(str(number) for number in range(count))
+    classes = classes or tuple(str(number) for number in range(count))
     return train.astype(np.int64), test.astype(np.int64), classes
+
+
+def _by_name(
+    train: tuple[str, ...], test: tuple[str, ...], classes: tuple[str, ...], where: str
+) -> tuple[Indices, Indices, tuple[str, ...]]:
+    """Return labels that are names as numbers, in the order of ``classes``, which is the alphabet's if empty."""
+    classes = classes or tuple(sorted(set(train)))
+    if strange := sorted(set(train) - set(classes)):
+        raise DataError(f"{where}: the labels {strange} are not among the classes {list(classes)}")
+    if strange := sorted(set(test) - set(train)):
+        raise DataError(f"{where}: test labels {strange} have no training example")
+    numbers = {name: number for number, name in enumerate(classes)}
+    first, second = (np.array([numbers[name] for name in part], dtype=np.int64) for part in (train, test))
+    return first, second, classes
+
+
+def _words(names: Array) -> tuple[str, ...]:
+    return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist())

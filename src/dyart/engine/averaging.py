@@ -36,7 +36,9 @@ class WeightAverage:
         pairs: list[tuple[Tensor, Tensor]] = list(zip(own, other, strict=True))
         copied: list[tuple[Tensor, Tensor]] = []
         for pair in zip(self.model.buffers(), model.buffers(), strict=True):
-            (pairs if kind == "all" and pair[0].is_floating_point() else copied).append(pair)
+            # The way from an infinite number to the same one, as masks of attention have it, would be nan.
+            averaged = kind == "all" and pair[0].is_floating_point() and not bool(pair[0].isinf().any())
+            (pairs if averaged else copied).append(pair)
         self._averaged, self._copied = _columns(pairs), _columns(copied)
 
     @torch.no_grad()

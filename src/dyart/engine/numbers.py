@@ -38,6 +38,8 @@ class Guard:
         """Nothing bad was seen yet."""
         self.model, self.skip, self.waits = model, skip, waits
         self.named = list(model.named_parameters())
+        # Infinite on purpose, as masks of attention are.
+        self.masks = {name for name, buffer in model.named_buffers() if bool(buffer.isinf().any())}
         self.names: list[str] = []
         self.bad = torch.zeros((), dtype=torch.bool, device=device)
         self.first = torch.full((), -1, dtype=torch.int64, device=device)
@@ -123,7 +125,7 @@ class Guard:
         entries = [
             (name, tensor.detach())
             for name, tensor in (*self.named, *self.model.named_buffers())
-            if tensor.is_floating_point()
+            if tensor.is_floating_point() and name not in self.masks
         ]
         good = torch.stack([tensor.isfinite().all() for _, tensor in entries]).tolist() if entries else []
         return [name for (name, _), fine in zip(entries, good, strict=True) if not fine]

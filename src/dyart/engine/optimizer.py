@@ -18,7 +18,8 @@ def decay_groups(model: nn.Module, weight_decay: float, decay_all: bool = False)
             if parameter in seen:
                 continue
             seen.add(parameter)
-            spared = not decay_all and (isinstance(module, _NORMS) or name.endswith("bias"))
+            bias = name.endswith("bias") or name.startswith("bias_")  # those of an LSTM are bias_ih_l0 and so on
+            spared = not decay_all and (isinstance(module, _NORMS) or bias)
             (plain if spared else decayed).append(parameter)
     groups = [{"params": decayed, "weight_decay": float(weight_decay)}, {"params": plain, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]

@@ -207,6 +207,8 @@ def _try_out(model: nn.Module, config: Config, data: DataSet, fabric: Fabric) ->
     """Call the network once before anything is written: its inputs and outputs must be those of the data."""
     inputs, _ = as_tensors(data.train, slice(0, 2), fabric.device)
     name, shape = config.model.name, "x".join(map(str, data.shape))
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise RunError(f"model.name {name} has no parameter to train: let some require gradients")
     with torch.no_grad(), evaluation_mode(model), unchanged(model, fabric.device):
         try:
             logits = logits_of(model(inputs))
@@ -347,15 +349,19 @@ def _auxiliary(config: Config, data: DataSet, fabric: Fabric) -> Auxiliary | Non
 
 
 def _labelled_by(teacher: Path, images: Path, data: DataSet, fabric: Fabric) -> Path:
-    """Return the labels that a run's network gives to auxiliary images, made once per network."""
+    """Return the labels that a run's network gives to auxiliary images, made once per network and file of images."""
     checkpoint = checkpoint_of(teacher)
     digest = store.read_facts(checkpoint)["files"]["averaged.safetensors"]["sha256"][:12]
     labels = images.with_name(f"{images.stem}-labels-{digest}.npy")
     with fabric.rank_zero_first():
-        if labels.is_file():
+        if labels.is_file() and not _newer(images, labels):
             return labels
         fabric.print(f"labelling {images} by {checkpoint}, into {labels}")
         model = make_model(read_config(run_folder(checkpoint), method=False), data).to(fabric.device).eval()
         load_weights(model, averaged_weights(checkpoint), str(checkpoint))
         pseudo_label(lambda x: model(x.to(fabric.device)), images, labels, data.shape)
     return labels
+
+
+def _newer(first: Path, second: Path) -> bool:
+    return first.is_file() and first.stat().st_mtime > second.stat().st_mtime

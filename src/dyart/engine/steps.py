@@ -102,9 +102,9 @@ class Stepper:
                         raise ValueError(f"the loss of the method {self.method.name!r} must return (loss, metrics)")
                     loss, metrics = returned
                     self._check(loss, metrics)
-                    loss = loss / len(parts)
+                    loss = loss.reshape(()) / len(parts)
                 self.fabric.backward(loss)
-            metrics = {name: value / len(parts) for name, value in metrics.items()}
+            metrics = {name: value.reshape(()) / len(parts) for name, value in metrics.items()}
             summed = {name: summed[name] + value if summed else value for name, value in metrics.items()}
             total = loss.detach() if total is None else total + loss.detach()
         assert total is not None

@@ -143,20 +143,27 @@ def replace_batch_norm(module: nn.Module) -> nn.Module:
     The new layers start at weight 1 and bias 0. Nothing is drawn: the other parameters are those of the BatchNorm
     network of the same seed. Returns the module, or its replacement if it is a BatchNorm itself.
     """
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return _group_norm_for(module)
+    made: dict[nn.Module, nn.Module] = {}
+    for parent in list(module.modules()):
+        for name, child in list(parent._modules.items()):  # with those that are there twice
+            if isinstance(child, nn.modules.batchnorm._BatchNorm):
+                if child not in made:
+                    made[child] = _group_norm_for(child)
+                setattr(parent, name, made[child])
+    return module
+
+
+def _group_norm_for(module: nn.modules.batchnorm._BatchNorm) -> GroupNorm:
     if isinstance(module, nn.BatchNorm1d):
         raise ValueError(
             f"cannot replace {module} by GroupNorm: on vectors a group can be one number, which GroupNorm makes "
             "constant. Let the factory take a `normalization` argument and choose there"
         )
-    if isinstance(module, nn.modules.batchnorm._BatchNorm):
-        channels, like = module.num_features, module.weight
-        group = GroupNorm(math.gcd(GROUPS, channels), channels, eps=1e-5, affine=module.affine)
-        return group if like is None else group.to(device=like.device, dtype=like.dtype)
-    for name, child in module.named_children():
-        new = replace_batch_norm(child)
-        if new is not child:
-            setattr(module, name, new)
-    return module
+    channels, like = module.num_features, module.weight
+    group = GroupNorm(math.gcd(GROUPS, channels), channels, eps=1e-5, affine=module.affine)
+    return group if like is None else group.to(device=like.device, dtype=like.dtype)
 
 
 def set_batch_norm_momentum(module: nn.Module, momentum: float) -> None:

@@ -4,6 +4,7 @@
 written as fractions (8/255) and are kept as written.
 """
 
+import os
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -58,6 +59,8 @@ class Data:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
+        self.root, self.auxiliary = _place(self.root), _place(self.auxiliary)
+        self.auxiliary_labels = _place(self.auxiliary_labels)
         _at_least("data.limit", self.limit, 1)
         _share("data.label_smoothing", self.label_smoothing)
         if (self.auxiliary is None) != (self.auxiliary_labels is None):
@@ -186,6 +189,7 @@ class Train:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
+        self.burn_in_from = _place(self.burn_in_from)
         for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "keep", "log_every", "early_stop"):
             _at_least(f"train.{name}", getattr(self, name), 1)
         _at_least("train.devices", self.devices, 1)
@@ -235,6 +239,8 @@ class Eval:
         _at_least("eval.train_examples", self.train_examples, 0)
         for radius in self.radii:
             _positive("eval.radii", radius)
+        if not self.radii and self.attack != "none":
+            raise ValueError(f"eval.radii is empty: give eval.attack {self.attack} a radius, or set eval.attack none")
 
 
 @dataclass
@@ -297,6 +303,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuse what torch's generators do not take."""
+        self.out = _place(self.out)
         _at_least("seed", self.seed, 0)
         _at_most("seed", self.seed, 2**63 - 1)
 
@@ -309,6 +316,11 @@ SECTIONS: dict[str, type[Any]] = {
     "eval": Eval,
     "monitor": Monitor,
 }
+
+
+def _place(path: str | None) -> str | None:
+    """Return a path with ~ as the user's folder: in a recipe, and after --key=, no shell has done that."""
+    return None if path is None else os.path.expanduser(path)
 
 
 def _positive(name: str, value: float | None) -> None:

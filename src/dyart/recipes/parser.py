@@ -110,14 +110,13 @@ def _type(kind: Any) -> Any:  # noqa: ANN401
 
 
 def _written(value: Any) -> Any:  # noqa: ANN401
-    """Return a default as a person would write it: multiples of 1/255 as such."""
+    """Return a default as a person would write it: multiples of 1/255 as such, but 0.2, and 1/3."""
     if isinstance(value, list):
         return [_written(part) for part in value]
     if isinstance(value, float) and not isinstance(value, Radius):
-        steps = value * 255
-        if steps != 0 and abs(steps - round(steps)) < 1e-9 and value != round(value):
-            return Radius(f"{round(steps)}/255")
-        return Radius(repr(value))
+        text = repr(value)
+        fractions = [f"{round(value * below)}/{below}" for below in (3, 255) if round(value * below) / below == value]
+        return Radius(min([text, *fractions[:1]], key=len))
     return value
 
 
