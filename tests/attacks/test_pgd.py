@@ -192,6 +192,25 @@ def test_where_there_is_no_slope_the_point_stays(norm):
     torch.testing.assert_close(points, INPUTS)
 
 
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_loses_no_point(norm, lost):
+    """In one coordinate of the first example, at every step; it must not reach the others, nor the second example."""
+    weights = torch.tensor([[1.0, 2.0, -1.0], [0.0, 0.0, 0.0]])
+    inputs, labels = torch.full((2, 3), 0.5), torch.zeros(2, dtype=torch.int64)
+
+    def model(points):
+        if points.requires_grad:
+            points.register_hook(lambda g: torch.cat([torch.cat([g[:1, :2], torch.full((1, 1), lost)], 1), g[1:]]))
+        return points @ weights.T
+
+    points = pgd(model, inputs, labels, 0.1, 5, norm=norm, start="input")
+    whole = pgd(lambda x: x @ weights.T, inputs, labels, 0.1, 5, norm=norm, start="input")
+    assert points.isfinite().all()
+    assert torch.equal(points[1], whole[1])
+    assert (points[0, :2] < inputs[0, :2]).all(), "down the logit, as far as the gradient is known"
+
+
 def test_the_default_step_is_two_and_a_half_radii_over_the_steps():
     for radius in (0.2, torch.full((COUNT,), 0.2)):
         by_default = pgd(MODEL, INPUTS, LABELS, radius, 5)

@@ -9,6 +9,7 @@ import torch
 
 from dyart.cli import main
 from dyart.cli.demo import _make_room
+from dyart.engine.stored import RunError
 
 TINY = ["--data.name", "three-blobs", "--model.name", "mlp", "--train.epochs", "2", "--train.batch_size", "256",
         "--data.crop", "0", "--eval.steps", "2", "--train.loggers", "csv", "--train.device", "cpu"]  # fmt: skip
@@ -321,14 +322,22 @@ def test_the_demo_runs_and_leaves_other_folders_alone(capsys, tmp_path):
         assert json.loads((folder / name / "evaluation.json").read_text())["images"] == 100
     page = (folder / "report.html").read_text()
     assert "The dyart demo" in page
+    (folder / "mine").mkdir()
+    (folder / "mine" / "notes.txt").write_text("what I saw")
     _make_room(folder)  # as the next demo does
-    assert [path.name for path in folder.iterdir()] == ["demo.json"]
+    assert sorted(path.name for path in folder.iterdir()) == ["demo.json", "mine"]
+    assert (folder / "mine" / "notes.txt").read_text() == "what I saw"
     other = tmp_path / "mine"
     other.mkdir()
     (other / "thesis.tex").write_text("years of work")
     status, _, err = run(capsys, "demo", "--quick", "--out", other)
     assert status == 2
     assert (other / "thesis.tex").read_text() == "years of work"
+    for content in ('{"name": "my demo"}', "[]", "[1]", "no JSON"):
+        (other / "demo.json").write_text(content)
+        with pytest.raises(RunError, match="holds no demo"):
+            _make_room(other)
+        assert (other / "demo.json").read_text() == content
 
 
 def test_data_list_names_every_set(capsys, tmp_path):

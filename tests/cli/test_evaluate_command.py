@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -116,6 +117,26 @@ def test_the_same_command_has_one_record_and_another_one_of_its_own(capsys, tmp_
     assert radii == {name: ["0.01"], f"{name}-pgd": ["0.02"], f"{name}-pgd-2": ["0.03"]}
 
 
+def test_a_folder_that_is_named_keeps_another_evaluation_too(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save(build("mlp", 3, (2,), seed=0).state_dict(), "w.pt")
+    network = ["--model", "mlp", "--weights", "w.pt", "--data", "three-blobs", "--device", "cpu"]
+    words = ["evaluate", *network, "--out", "here"]
+    pgd = [*words, "--attack", "pgd", "--radii", "0.01", "--count", 30]
+    assert run(capsys, *pgd)[0] == 0
+    kept = Path("here", "evaluation.json").read_text()
+    fewer = [*words, "--attack", "margins", "--radii", "0.01", "--count", 20]
+    for other in ([*words, "--attack", "clean", "--count", 30], [*pgd, "--radii", "0.02"], fewer):
+        status, _, err = run(capsys, *other)
+        assert status == 2
+        assert "is of another evaluation: choose another --out, or --fresh to replace it" in err
+        assert Path("here", "evaluation.json").read_text() == kept
+    assert run(capsys, *pgd)[0] == 0, "the same again"
+    assert run(capsys, *fewer, "--count", 30)[0] == 0, "more thorough, and no less"
+    assert run(capsys, *pgd, "--fresh")[0] == 0
+    assert json.loads(Path("here", "evaluation.json").read_text())["tier"] == "pgd"
+
+
 @pytest.mark.parametrize("other", [["--norm", "l2", "--radii", "0.1"], ["--radii", "0.01"]])
 def test_another_norm_or_other_radii_do_not_replace_a_runs_record(capsys, finished, tmp_path, monkeypatch, other):
     monkeypatch.chdir(tmp_path)
@@ -161,6 +182,8 @@ def test_a_quicker_attack_does_not_replace_a_more_thorough_one_in_a_run(capsys, 
         (["evaluate", "RUN", "--norm", "l2"], "--radii"),
         (["evaluate", "RUN", "--radii", "8"], "8/255"),
         (["evaluate", "RUN", "--attack", "pgd", "--norm", "l1", "--radii", "0.1"], "l1"),
+        (["evaluate", "RUN", "--attack", "pgd", "--steps", "100"], "--steps: of the boundary search"),
+        (["evaluate", "RUN", "--attack", "clean", "--steps", "9", "--restarts", "2"], "--steps and --restarts: of"),
     ],
 )
 def test_an_error_is_one_line(capsys, finished, words, expected):

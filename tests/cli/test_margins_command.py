@@ -327,3 +327,35 @@ def test_of_vectors_there_are_no_pictures_nor_do_older_ones_stay(capsys, linear)
     Path("margins.pictures.npz").write_bytes(b"of something else")
     assert run(capsys, *linear, "--count", "20")[0] == 0
     assert not Path("margins.pictures.npz").exists()
+
+
+def test_files_that_no_search_wrote_are_not_replaced(capsys, linear):
+    Path("evaluation.json").write_text('{"clean": 0.9, "settings": {}}')
+    status, _, err = run(capsys, *linear, "--count", "20", "--out", "evaluation.csv")
+    assert status == 2
+    assert "settings go to evaluation.json, which is something else" in err
+    assert json.loads(Path("evaluation.json").read_text())["clean"] == 0.9
+    assert not Path("evaluation.csv").exists()
+    for name, content in {"margins.csv": "name,price\nbread,2\n", "margins.json": '{"mine": 1}'}.items():
+        Path(name).write_text(content)
+        status, out, _ = run(capsys, *linear, "--count", "20")
+        assert status == 0
+        assert Path(name).read_text() == content
+        assert f"{name} is not of a search, and stays as it is" in out
+        assert len(rows("margins-linf-20.csv")) == 20
+        Path(name).unlink()
+    assert run(capsys, *linear, "--count", "20")[0] == 0
+    assert len(rows("margins.csv")) == 20
+
+
+def test_a_record_is_json_where_nothing_was_found(capsys, linear):
+    words = ["--count", "20", "--cross-check", "--steps", "2", "--out", "none.csv"]
+    images = load("moons").test.images[:40]
+    np.savez("wrong.npz", test_images=images, test_labels=(2 * images[:, 0] - images[:, 1] < 0.5).astype(np.int64))
+    assert run(capsys, *linear, *words, "--data", "wrong.npz")[0] == 0
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is no JSON")
+
+    record = json.loads(Path("none.json").read_text(), parse_constant=refuse)
+    assert record["cross_check"] == {"agree": 0, "both": 0, "ratio": None}

@@ -80,6 +80,17 @@ def test_dyart_raises_margins_and_validation_sees_it(tmp_path):
     assert medians["dyart"] > medians["natural"]
 
 
+def test_validation_attacks_inside_of_the_methods_own_bounds(tmp_path):
+    """Within a tiny radius nearly all examples resist, unless PGD moves them into a box that is not theirs."""
+    inputs = 4 * examples(64, 9) - 2
+    module = DyARTModule(network(), dyart.DyART(r0=0.1, lam=1.0, bounds=None), radius=1e-4)
+    batches = DataLoader(TensorDataset(inputs, predictions(network().eval(), inputs)), batch_size=SIZE)
+    trainer = pl.Trainer(accelerator="cpu", default_root_dir=str(tmp_path), logger=False, enable_progress_bar=False)
+    (values,) = trainer.validate(module, batches, verbose=False)
+    assert values["val/clean"] == 1
+    assert values["val/robust"] > 0.95
+
+
 def test_natural_training_is_a_plain_loop(tmp_path):
     module, other = DyARTModule(network(), "natural", optimizer=sgd), network()
     fit(module, tmp_path)

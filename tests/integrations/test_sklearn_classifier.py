@@ -113,6 +113,8 @@ def test_equal_seeds_give_equal_models_and_global_generators_are_left_alone(moon
         ({"r0": -1.0}, "r0 must be positive"),
         ({"norm": "l3"}, "norm"),
         ({"lr": -1.0}, "lr must be positive"),
+        ({"hidden": 64}, "hidden has the widths of the hidden layers, e.g. \\(64, 64\\); got 64"),
+        ({"hidden": (64, 0)}, "hidden has the widths"),
     ],
 )
 def test_wrong_settings_are_named_at_fit(moons, settings, message):

@@ -45,7 +45,7 @@ def write_run(
     random = np.random.default_rng(seed)
     versions = {"dyart": "0.1.0", "torch": "2.13.0"} | ({texts[2]: texts[3]} if texts else {})
     _json(folder / "environment.json", {"seed": seed, "python": "3.12.1", "versions": versions, "device": "cpu"})
-    _json(folder / "evaluation.json", evaluation(seed, texts))
+    _json(folder / "evaluation.json", evaluation(seed, texts) | {"data": data})
     write_metrics(folder / "metrics.jsonl", seed, texts)
     write_monitor(folder / "monitor.jsonl")
     write_dynamics(folder, random, texts, channels)

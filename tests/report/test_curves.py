@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from dyart.report.curves import read_published, read_run, read_table, training_curves, write_curves
+from dyart.report.curves import LOOKS, read_published, read_run, read_table, training_curves, write_curves
 from dyart.report.smoothing import smoothed
 
 EPOCHS = [
@@ -102,6 +102,17 @@ def test_a_run_that_nobody_watched_has_no_panel_of_shares(run):
     (run / "monitor.jsonl").unlink()
     figure = training_curves({"": {"AT": read_run(run)}})
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["AT"]
+
+
+@pytest.mark.parametrize("trainings", [1, 2, 3])
+@pytest.mark.parametrize("names", [["clean", "robust", "batch_robust"], list(LOOKS)])
+def test_the_legend_fits_into_the_figure(trainings, names):
+    steps = np.arange(1.0, 5)
+    curves = dict.fromkeys(names, (steps, steps / 10))
+    figure = training_curves({"": {f"AT {number}": curves for number in range(trainings)}})
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
 
 
 def test_files_are_written(run, tmp_path):

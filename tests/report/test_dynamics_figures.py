@@ -62,6 +62,26 @@ def test_what_moves_the_boundary_is_said_at_the_axes(update, words):
     assert "numbers: share of the interval" in speed_bars(PANELS, margin_edges(0.1)).get_supxlabel()
 
 
+def titles(figure) -> list:
+    return [axis._left_title for axis in figure.axes if axis.get_visible()]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_no_words_meet_however_many_runs_and_methods_there_are(count):
+    names = [f"fashion-mini-cnn-dyart-seed{seed}" for seed in range(count)]
+    methods = dict(zip(("at", "dyart", "trades"), (AT, DYART, AT), strict=True))
+    bars = speed_bars({name: {"at": AT, "dyart": DYART} for name in names}, margin_edges(0.1))
+    assert [axis.get_title(loc="left") for axis in bars.axes if axis.get_visible()] == names
+    scatter = margin_speed_scatter(dict.fromkeys(names, methods), 0.1)
+    assert scatter.axes[2].get_title(loc="left").split() == ["TRADES", "on", "fashion-mini-", "cnn-dyart-seed0"]
+    ticks = [label for axis in bars.axes if axis.get_visible() for label in axis.get_xticklabels()]
+    for figure, words in ((bars, [*titles(bars), *ticks]), (scatter, titles(scatter))):
+        figure.draw_without_rendering()
+        drawn = [text.get_window_extent() for text in words]
+        assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width for box in drawn)
+        assert not any(one.overlaps(other) for place, one in enumerate(drawn) for other in drawn[:place])
+
+
 def test_different_methods_per_model_cannot_be_drawn_as_a_grid():
     with pytest.raises(ValueError, match="same methods for every model"):
         margin_speed_scatter({"a": {"at": AT}, "b": {"dyart": DYART}}, 0.1)

@@ -213,3 +213,28 @@ def test_margins_in_another_norm_or_of_the_soft_boundary_are_not_shown(tmp_path)
     (folder / "per_example.csv").unlink(missing_ok=True)
     (run,) = read_runs([folder])
     assert run.margins is None
+
+
+def test_margins_on_other_data_or_of_another_checkpoint_are_not_shown(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "index.json").write_text(json.dumps({"last": "epoch-0004", "best": "epoch-0003"}))
+    checkpoints = "runs/mine/checkpoints"
+
+    def shown(**record) -> bool:
+        (folder / "margins.json").write_text(json.dumps({"data": "fashion-mini", "settings": {}} | record))
+        return read_runs([folder])[0].margins is not None
+
+    assert shown()
+    assert not shown(data="other.npz")
+    assert shown(settings={"run_or_checkpoint": f"{checkpoints}/epoch-0003"}), "the best one"
+    assert not shown(settings={"run_or_checkpoint": f"{checkpoints}/epoch-0001"})
+    (folder / "checkpoints" / "index.json").write_text("{")
+    assert shown(settings={"run_or_checkpoint": f"{checkpoints}/epoch-0003"}), "nothing to compare with"
+
+
+def test_margins_are_labelled_by_the_norms_of_the_runs_that_have_them(runs):
+    both = [runs[0], replace(runs[1], config=runs[1].config | {"eval.norm": "l2"})]
+    assert figures.histogram(both)["layout"]["xaxis"]["title"]["text"] == "margin (L2 and L∞)"
+    without = [replace(runs[0], margins=None), both[1]]
+    assert figures.histogram(without)["layout"]["xaxis"]["title"]["text"] == "margin (L2)"

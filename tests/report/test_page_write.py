@@ -194,6 +194,34 @@ def test_a_part_of_the_test_set_is_shown_as_such(tmp_path):
     assert "dyart evaluate" not in text
 
 
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"norm": "l2", "images": 200}, "also evaluated in L2 on 200 test images (evaluation-pgd; APGD): clean 80.0"),
+        ({"data": "/my/other.npz"}, "also evaluated on 200 test images of /my/other.npz (evaluation-pgd; APGD): clean"),
+    ],
+)
+def test_an_evaluation_in_another_norm_or_on_other_data_is_not_drawn_as_the_runs_own(tmp_path, other, words):
+    folder = write_run(tmp_path / "run")
+    (folder / "evaluation-pgd").mkdir()
+    (folder / "evaluation-pgd" / "evaluation.json").write_text(json.dumps(evaluation() | other))
+    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
+    assert words in text
+    assert "robust at 0.1 60.0" in text, "of the run's own"
+    (folder / "evaluation.json").unlink()
+    (run,) = read_runs([folder])
+    assert run.accuracy is None
+    (folder / "evaluation-50").mkdir()
+    (folder / "evaluation-50" / "evaluation.json").write_text(json.dumps(evaluation() | {"images": 50}))
+    os.utime(folder / "evaluation-50" / "evaluation.json", (1000, 1000))
+    (run,) = read_runs([folder])
+    assert run.accuracy.images == 50, "the older one, which is in its norm and on its data"
+    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
+    assert "evaluated on 50 test images (evaluation-50)" in text
+    (folder / "evaluation.json").write_text(json.dumps(evaluation() | other))
+    assert read_runs([folder])[0].accuracy.images == 50
+
+
 def test_an_evaluation_without_margins_does_not_pass_for_one_with(tmp_path):
     folder = write_run(tmp_path / "run")
     (folder / "margins.csv").unlink()
@@ -375,6 +403,12 @@ def test_the_command(two, tmp_path, capsys):
     assert "<h1>Two &amp; two</h1>" in out.read_text(encoding="utf-8")
     assert main(["report", str(tmp_path)]) == 2
     assert "is no run" in capsys.readouterr().err
+    (alone := write_run(tmp_path / "alone")).joinpath("report.html").write_text("my thesis")
+    assert main(["report", str(alone)]) == 2
+    assert "report.html is no page of dyart's" in capsys.readouterr().err
+    assert (alone / "report.html").read_text() == "my thesis"
+    assert main(["report", *map(str, two), "--out", str(tmp_path)]) == 2
+    assert f"is a folder: name the HTML file, e.g. {tmp_path / 'report.html'}" in capsys.readouterr().err
 
 
 def test_without_plotly_it_says_what_to_install(two, monkeypatch, capsys):

@@ -9,6 +9,7 @@ from dyart.attacks.pgd import negative_margin, pgd
 from dyart.boundary.memory import Pieces
 from dyart.boundary.model import Model, evaluation_mode, logits_of, ordinary, unchanged
 from dyart.boundary.norms import Norm
+from dyart.boundary.validation import Bounds
 
 PGD_STEPS = 20
 
@@ -29,7 +30,7 @@ def resists_pgd(
     norm: Norm = "linf",
     key: int = 0,
     index: Tensor | None = None,
-    bounds: tuple[float, float] | None = (0.0, 1.0),
+    bounds: Bounds = (0.0, 1.0),
     batch_size: int = 512,
 ) -> Tensor:
     """Return which examples stay classified as labelled under PGD on the margin loss, ``[N]``.
@@ -69,7 +70,7 @@ def judged(
     norm: Norm = "linf",
     key: int | Tensor = 0,
     index: Tensor | None = None,
-    bounds: tuple[float, float] | None = (0.0, 1.0),
+    bounds: Bounds = (0.0, 1.0),
     compile: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return which examples of one batch are classified as labelled: as they are, and also after ``resists_pgd``'s PGD.

@@ -118,9 +118,11 @@ def _climb(
 ) -> tuple[Tensor, Tensor]:
     """Return the points after one step, and its gradient: tensor work alone, without a pass of the model.
 
-    Where the gradient is NaN, the last ``usable`` one is followed on.
+    Where the gradient is NaN, the last ``usable`` one is followed on. So it is where it is infinite, for L2: a sign it
+    has, a direction it has not.
     """
-    gradient = torch.where(gradient.isnan(), usable, gradient)
+    lost = gradient.isnan() if norm == "linf" else ~gradient.isfinite()
+    gradient = torch.where(lost, usable, gradient)
     moved = points + stride * _steepest(gradient, norm)
     return _into(moved if extra is None else moved + extra, inputs, ball, norm, bounds), gradient
 

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from dyart.boundary.search import closest_boundary_points
+from dyart.cli.dynamics import BARS, SCATTER
 from dyart.cli.networks import test_examples
 from dyart.data import DataSet, load
 from dyart.engine.display import Display
@@ -40,6 +41,8 @@ SPEEDS = (512, 50)
 # A look at how it works, in seconds: training images, test images, epochs.
 QUICK = (512, 100, 1)
 MARKER = "demo.json"
+# What a demo writes into its folder besides.
+OWN = (*map(str.lower, RECIPES), "margins.png", "report.html", f"{SCATTER}.*", f"{BARS}.*")
 
 
 @dataclass
@@ -86,13 +89,24 @@ def demo(folder: Path, seed: int = 0, device: str = "cpu", quick: bool = False) 
 
 
 def _make_room(folder: Path) -> None:
-    """Remove an earlier demo; refuse to remove anything else."""
+    """Remove what an earlier demo wrote, and nothing else; a folder with something else alone is refused."""
     if folder.exists() and any(folder.iterdir()):
-        if not (folder / MARKER).is_file():
+        if not _is_marker(folder / MARKER):
             raise RunError(f"{folder} is not empty and holds no demo: choose another folder with --out")
-        shutil.rmtree(folder)
+        for path in (path for name in OWN for path in folder.glob(name)):
+            path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARKER).write_text("{}\n", encoding="utf-8")
+
+
+def _is_marker(path: Path) -> bool:
+    """Return whether a file is what a demo leaves: ``{}`` while it runs, then a row per network."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    rows = content if isinstance(content, list) and content else [None]
+    return content == {} or all(isinstance(row, dict) and "recipe" in row for row in rows)
 
 
 def _config(name: str, folder: Path, seed: int, device: str, quick: bool) -> Config:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dyart.boundary.norms import Norm
 from dyart.cli.networks import named_network, recorded_accuracy, sample
-from dyart.cli.places import evaluation_folder
+from dyart.cli.places import check_free, evaluation_folder
 from dyart.data import DataSet
 from dyart.data.ranks import team_here
 from dyart.engine.stored import checkpoint_of, read_config
@@ -15,9 +15,12 @@ from dyart.evaluation.evaluate import RADII, evaluate
 from dyart.evaluation.examples import model_digest
 from dyart.evaluation.records import EXAMPLES, FILE
 
+WITHOUT_SEARCH = ("clean", "pgd")
+
 
 def evaluate_command(options: argparse.Namespace) -> None:
     """Evaluate what is named, print a table, and write the records; goes on with what was begun in the folder."""
+    _refuse_unused(options)
     model, data, device, run = named_network(options)
     rows = sample(len(data.test), options.count, options.seed)
     radii, norm = _measured(options, run)
@@ -25,6 +28,8 @@ def evaluate_command(options: argparse.Namespace) -> None:
     facts["asked"] = _asked(options, data, len(rows), radii, norm) | {"network": model_digest(model)}
     checkpoint = facts.get("checkpoint", "best")
     named, part = None if checkpoint == "best" else checkpoint, len(rows) < len(data.test)
+    if options.out and not options.fresh:
+        check_free(options.out, facts["asked"])
     place = (options.out, "") if options.out else evaluation_folder(run, named, facts["asked"], options, part)
     folder, stays = place
     result = evaluate(
@@ -57,6 +62,16 @@ def evaluate_command(options: argparse.Namespace) -> None:
     if stays:
         print(stays)
     print(f"{folder / FILE}; one line per example: {folder / EXAMPLES}")
+
+
+def _refuse_unused(options: argparse.Namespace) -> None:
+    """Refuse steps and restarts where there is no search that they are of: PGD's steps are as many as it says."""
+    unused = [f"--{name}" for name in ("steps", "restarts") if getattr(options, name) is not None]
+    if unused and options.attack in WITHOUT_SEARCH:
+        raise ValueError(
+            f"{' and '.join(unused)}: of the boundary search, which --attack {options.attack} does without; leave it "
+            "out, or choose --attack margins, apgd or autoattack"
+        )
 
 
 def _measured(options: argparse.Namespace, run: Path | None) -> tuple[list[float], Norm]:

@@ -65,9 +65,10 @@ def add_evaluate(commands: Commands, radii: Callable[[str], list[Radius]]) -> No
         "--out",
         type=Path,
         help="folder of the records (default: the run's, or one in it for a part of the test set; without a run "
-        "evaluation- and the name of the weights or the model). Another evaluation that is there is not replaced",
+        "evaluation- and the name of the weights or the model). Another evaluation that is there is not replaced: "
+        "without --out this one goes beside it, with --out it is refused",
     )
-    add("--fresh", action="store_true", help="forget what was begun in that folder, and start anew")
+    add("--fresh", action="store_true", help="forget what was begun or finished in that folder, and start anew")
     evaluate.set_defaults(run=_evaluate)
 
 

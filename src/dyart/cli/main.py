@@ -197,7 +197,7 @@ def _add_margins(commands: Commands) -> None:
         "--out",
         type=Path,
         help="CSV file; a JSON goes beside it (default: margins.csv in the run's folder, or "
-        "beside it margins-N.csv where one of more examples or of something else is there)",
+        "beside it margins-NORM-N.csv where one of more examples or of something else is there)",
     )
     margins.set_defaults(run=_margins)
 
@@ -229,9 +229,12 @@ def _radii(text: str) -> list[Radius]:
 
 def _seeds(text: str) -> list[int]:
     try:
-        return [int(part) for part in text.split(",")]
+        seeds = [int(part) for part in text.split(",")]
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"seeds are whole numbers, e.g. 0,1,2; got {text!r}") from error
+    if len(set(seeds)) < len(seeds):
+        raise argparse.ArgumentTypeError(f"a seed that comes twice says nothing new: name each once; got {text!r}")
+    return seeds
 
 
 def _compare(options: argparse.Namespace) -> None:

@@ -64,7 +64,7 @@ def add_devices_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--devices``, for commands whose work several processes divide."""
     parser.add_argument(
         "--devices",
-        type=int,
+        type=parse_count,
         default=1,
         metavar="N",
         help="so many processes, one for each GPU, divide the batches; the result is that of one (default: 1)",
@@ -86,6 +86,17 @@ def parse_arguments(text: str) -> dict[str, object]:
             )
         found[key.strip()] = _value(value.strip())
     return found
+
+
+def parse_count(text: str) -> int:
+    """Read a whole number from 1 on."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"a whole number of at least 1 is needed, got {text!r}")
+    return number
 
 
 def parse_numbers(text: str) -> list[float]:

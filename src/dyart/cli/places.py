@@ -14,6 +14,9 @@ from dyart.evaluation.tiers import ATTACKS
 # Of a search's settings, what its margins are margins of.
 QUESTION = ("run_or_checkpoint", "model", "model_args", "weights", "mean", "std", "norm", "boundary")
 
+# How the CSV file of a search begins, and what its JSON has.
+HEAD, PARTS = "index,label,rival,correct,inside,", {"settings", "summary"}
+
 Record = dict[str, Any]
 
 
@@ -50,6 +53,28 @@ def evaluation_folder(
     return place, "" if place == base else stays
 
 
+def check_free(folder: Path, asked: Record) -> None:
+    """Raise if a folder that was named holds another evaluation, which would be lost.
+
+    One of the same network makes room for a more thorough one, of as many examples and radii at least.
+
+    Args:
+        folder: of the records.
+        asked: what is evaluated, and how.
+
+    Raises:
+        ValueError: it does; the message says what to do.
+    """
+    stored = _read(folder / EVALUATION)
+    if stored is None or stored.get("asked") == asked:
+        return
+    same = (stored.get("asked") or {}).get("network") == asked["network"]
+    if not (same and asked["examples"] >= stored.get("images", 0) and _outdone(stored, asked)):
+        raise ValueError(
+            f"{folder / EVALUATION} is of another evaluation: choose another --out, or --fresh to replace it"
+        )
+
+
 def margins_path(folder: Path, data: str, examples: int, options: argparse.Namespace) -> tuple[Path, str]:
     """Return the CSV file of a search, and words where it is not ``margins.csv``: one of more, or of other, is there.
 
@@ -61,6 +86,8 @@ def margins_path(folder: Path, data: str, examples: int, options: argparse.Names
     """
     base = folder / "margins.csv"
     for path in _numbered(base, base.with_name(f"margins-{options.norm}-{examples}.csv")):
+        if foreign(path):
+            continue
         if not path.is_file():
             break
         stored = _read(path.with_suffix(".json"))
@@ -73,7 +100,24 @@ def margins_path(folder: Path, data: str, examples: int, options: argparse.Names
         if same and stored.get("data") == data and examples >= stored.get("summary", {}).get("examples", 0):
             break
     stays = f"{base} is of more examples or of something else, and stays as it is (--out would replace it)"
+    if strange := foreign(base):
+        stays = f"{strange} is not of a search, and stays as it is"
     return path, "" if path == base else stays
+
+
+def foreign(path: Path) -> Path | None:
+    """Return the file that a search would replace though no search wrote it: the JSON beside its CSV, or that itself.
+
+    Args:
+        path: of the CSV file.
+    """
+    record = path.with_suffix(".json")
+    if record.is_file() and not set(_read(record) or ()) >= PARTS:
+        return record
+    if path.is_file():
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return None if file.readline().startswith(HEAD) else path
+    return None
 
 
 def replaced(path: Path) -> str:

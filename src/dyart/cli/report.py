@@ -52,6 +52,9 @@ def _report(options: argparse.Namespace) -> None:
     from dyart.cli.runs import runs_in
     from dyart.report.page import write_page
     from dyart.report.page.run import MARKS
+    from dyart.report.page.write import NAME
 
+    if options.out is not None and options.out.is_dir():
+        raise ValueError(f"--out {options.out} is a folder: name the HTML file, e.g. {options.out / NAME}")
     path = write_page(runs_in(options.runs, MARKS), options.out, options.title)
     print(f"{path} ({path.stat().st_size / 1e6:.1f} MB, opens offline)")

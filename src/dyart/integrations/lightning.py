@@ -40,7 +40,8 @@ class DyARTModule(lightning_package().LightningModule):  # type: ignore[misc]
     Args:
         network: from inputs to logits.
         method: a name as in recipes (``"dyart"``, ``"at"``, ``"trades-awp"``, ``"my.package:Class"``), or an object.
-        radius: of the robust accuracy in validation, by 20 steps of PGD.
+        radius: of the robust accuracy in validation, by 20 steps of PGD in the method's norm (of L1 in L-inf: there is
+            no PGD in L1) and inside its bounds.
         optimizer: from parameters to an optimizer; None: SGD, lr 0.1, Nesterov momentum 0.9, weight decay 5e-4.
         burn_in: so many epochs of natural training first; boundary points of an untrained network are of little use.
         seed: of random starts.
@@ -106,7 +107,8 @@ class DyARTModule(lightning_package().LightningModule):  # type: ignore[misc]
         inputs, labels = self.examples(batch)
         moment = draws.key(self.seed, "validation", batch_idx, self.global_rank)
         right = correct(self.network, inputs, labels)
-        resists = resists_pgd(self.network, inputs, labels, self.radius, norm=self.norm, key=moment)
+        box = getattr(self.method, "bounds", (0.0, 1.0))
+        resists = resists_pgd(self.network, inputs, labels, self.radius, norm=self.norm, key=moment, bounds=box)
         values = {"val/clean": right.float().mean(), "val/robust": resists.float().mean()}
         self.log_dict(values, prog_bar=True, batch_size=len(inputs), sync_dist=True)
 

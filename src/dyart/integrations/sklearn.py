@@ -1,7 +1,7 @@
 """A classifier of tables for scikit-learn: a small network trained by DyART on standardised features."""
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -189,6 +189,8 @@ class DyARTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_positive("lr", self.lr)
         check_count("epochs", self.epochs, 1)
         check_count("batch_size", self.batch_size, 1)
+        if self.network is None and not _are_widths(self.hidden):
+            raise ValueError(f"hidden has the widths of the hidden layers, e.g. (64, 64); got {self.hidden!r}")
         if not (isinstance(self.burn_in, numbers.Real) and 0 <= self.burn_in <= 1):
             raise ValueError(f"burn_in is a share of the epochs, from 0 to 1, got {self.burn_in!r}")
 
@@ -220,3 +222,9 @@ class DyARTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"labels that were not trained on: {unknown[:3].tolist()}; known: {self.classes_.tolist()}"
             )
         return np.searchsorted(self.classes_, y).astype(np.int64)
+
+
+def _are_widths(hidden: Any) -> bool:  # noqa: ANN401
+    if isinstance(hidden, str) or not isinstance(hidden, Sequence | np.ndarray):
+        return False
+    return all(isinstance(width, numbers.Integral) and int(width) >= 1 for width in hidden)

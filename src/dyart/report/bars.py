@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 GROUP = 0.84
 # Examples that an interval needs for a percentage: of fewer it would say nothing.
 FEW = 20
+# Panels side by side; in narrower ones the names of the intervals would meet.
+ABREAST = 2
 
 
 def speed_bars(
@@ -47,19 +49,24 @@ def speed_bars(
     methods = list(dict.fromkeys(method for clouds in panels.values() for method in clouds))
     colours = style.method_colours(methods)
     with style.style():
-        width = style.COLUMN if len(panels) == 1 else style.PAGE
-        figure = Figure(figsize=(width, 2.4), layout="constrained")
-        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for axis, (model, clouds) in zip(axes, panels.items(), strict=True):
+        columns = min(len(panels), ABREAST)
+        rows = math.ceil(len(panels) / columns)
+        width = style.COLUMN if columns == 1 else style.PAGE
+        figure = Figure(figsize=(width, 0.6 + 1.8 * rows), layout="constrained")
+        axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
+        for axis in axes.flat[len(panels) :]:
+            axis.set_visible(False)
+        for axis, (model, clouds) in zip(axes.flat, panels.items(), strict=False):
             _draw(axis, clouds, edges, colours, methods)
-            axis.set_title(model, loc="left", fontweight="bold")
+            axis.set_title(style.title(model, width / columns), loc="left", fontweight="bold")
             axis.set_xlabel("margin" + (f" in 1{unit}" if unit else ""))
             axis.set_xticks(range(len(edges) - 1), _labels(edges, unit))
         words = "numbers: share of the interval with negative speed"
         figure.supxlabel(f"speeds under {style.UPDATES[update]}\n{words}" if update else words, fontsize=7)
-        axes[0].set_ylabel("share of examples\n$\\leftarrow$ negative   positive $\\rightarrow$")
+        for axis in axes[:, 0]:
+            axis.set_ylabel("share of examples\n$\\leftarrow$ negative   positive $\\rightarrow$")
         handles = [Patch(facecolor=colours[method], label=style.method_name(method)) for method in methods]
-        figure.legend(handles=handles, loc="outside upper right", ncols=min(len(methods), 3 * len(panels)))
+        figure.legend(handles=handles, loc="outside upper right", ncols=min(len(methods), 3 * columns))
     return figure
 
 

@@ -182,7 +182,8 @@ def training_curves(rows: Mapping[str, Mapping[str, Curves]], smoothing: int = M
         looks = [look for name, look in LOOKS.items() if name in found]
         lines = [axes[0, 0].plot([], [], color=c, linestyle=s, label=label)[0] for label, c, s in looks]
         if lines:
-            figure.legend(handles=lines, loc="outside upper center", ncols=min(len(lines), ABREAST + 1))
+            abreast = 2 if panels == 1 else ABREAST + 1  # as many as the figure is wide for
+            figure.legend(handles=lines, loc="outside upper center", ncols=min(len(lines), abreast))
     return figure
 
 

@@ -52,9 +52,9 @@ def margin_speed_scatter(
             end = _end([cloud.margin for cloud in clouds.values()], radius)
             for axis, (method, cloud) in zip(row, clouds.items(), strict=True):
                 _draw(axis, cloud, radius, end)
-                title = style.method_name(method) + (f" on {model}" if model else "")
+                words = style.method_name(method) + (f" on {model}" if model else "")
                 # Two lines: side by side they would meet in a narrow panel.
-                axis.set_title(title, loc="left", fontweight="bold", pad=13)
+                axis.set_title(style.title(words, width / len(methods)), loc="left", fontweight="bold", pad=13)
                 axis.text(0, 1.03, _words(cloud, radius), transform=axis.transAxes, fontsize=7)
         # Never the whole range down to -1 where no speed reaches it: that would be an empty third.
         lowest = min(_lowest(cloud) for clouds in panels.values() for cloud in clouds.values())

@@ -1,5 +1,6 @@
 """How figures look: sized for the columns of a paper, with colours that colour-blind readers can tell apart."""
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 # Inches: one and both columns of the usual two-column paper.
 COLUMN, PAGE = 3.35, 6.9
+# Of a bold title, in an inch.
+LETTERS = 11
 # Okabe and Ito's.
 BLUE, ORANGE, GREEN, PURPLE, SKY, RED = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"
 GREY, BLACK = "#7F7F7F", "#222222"
@@ -71,6 +74,11 @@ def save(figure: "Figure", path: Path, formats: Sequence[str] = FORMATS) -> list
             date = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(file.suffix, {})
             figure.savefig(file, dpi=DPI, metadata=date)
     return written
+
+
+def title(words: str, inches: float) -> str:
+    """Return the title of a panel that is so wide, in as many lines as that takes: it must not reach into the next."""
+    return textwrap.fill(words, max(round(LETTERS * inches), 1))
 
 
 def method_colours(names: Sequence[str]) -> dict[str, str]:

@@ -60,11 +60,14 @@ def accuracy(runs: Sequence[Run]) -> Figure | None:
             words.append(f"{run.name}: {', '.join(['clean ' + percent(run.accuracy.clean.value), *shares])}")
     if not traces:
         return None
-    norms = sorted({NORMS.get(run.norm, run.norm) for run in runs})
     alt = "Accuracy against the radius of the attack. " + "; ".join(words)
     yaxis = {"range": [0, 1], "tickformat": ".0%"}
-    radius = f"radius ({listed(norms)})"
+    radius = f"radius ({_norms(runs)})"
     return figure(traces, alt, radius, "accuracy", yaxis=yaxis, xaxis={"rangemode": "tozero"}, hovermode="closest")
+
+
+def _norms(runs: Sequence[Run]) -> str:
+    return listed(sorted({NORMS.get(run.norm, run.norm) for run in runs}))
 
 
 def _attacked(run: Run, number: int) -> Trace | None:
@@ -128,7 +131,8 @@ def histogram(runs: Sequence[Run]) -> Figure | None:
     radii = {runs[number].radius for number in margins if runs[number].has_radius}
     layout = radius_line(radius := radii.pop(), f"radius {radius}") if len(radii) == 1 else {}
     yaxis = {"tickformat": ".0%", "rangemode": "tozero"}
-    return figure(traces, alt, "margin", "share of examples", yaxis=yaxis, xaxis={"range": [0, end]}, **layout)
+    margin = f"margin ({_norms([runs[number] for number in margins])})"
+    return figure(traces, alt, margin, "share of examples", yaxis=yaxis, xaxis={"range": [0, end]}, **layout)
 
 
 def median_margin(run: Run) -> float | None:

@@ -39,6 +39,8 @@ class Accuracy:
 
     attack: str
     norm: str
+    data: str
+    """Name of the data set, "" where the record does not say it."""
     images: int
     clean: Share
     robust: dict[Radius, Share]
@@ -48,6 +50,11 @@ class Accuracy:
     """Name of the folder that the record is in."""
     drawn_from: int | None
     """Images of the whole test set, where the record says so."""
+
+    @property
+    def partial(self) -> bool:
+        """It is known to be of a part of the test set."""
+        return self.drawn_from is not None and self.images < self.drawn_from
 
 
 @dataclass(frozen=True)
@@ -133,6 +140,7 @@ def read_accuracy(path: Path) -> Accuracy:
     return Accuracy(
         attack=str(content.get("attack", "")),
         norm=str(content.get("norm", "linf")),
+        data=str(content.get("data") or ""),
         images=images,
         clean=share("clean", content["clean"]),
         robust=dict(sorted(robust.items())),

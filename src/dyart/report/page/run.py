@@ -16,9 +16,9 @@ from dyart.data import DataError, load
 from dyart.data.names import FASHION
 from dyart.data.registry import REGISTRY
 from dyart.dynamics.pictures import PICTURED
-from dyart.engine.checkpoint import MANIFEST
+from dyart.engine.checkpoint import MANIFEST, CheckpointError
 from dyart.engine.metrics import Record
-from dyart.engine.stored import CONFIG, ENVIRONMENT, RunError
+from dyart.engine.stored import CONFIG, ENVIRONMENT, RunError, checkpoint_of
 from dyart.evaluation.records import FILE as EVALUATION
 from dyart.recipes.load import flat, read
 from dyart.report.page import files
@@ -47,8 +47,12 @@ class Run:
     metrics: list[Record]
     classes: tuple[str, ...]
     accuracy: Accuracy | None = None
+    """In the run's own norm, which is that of its radii and margins, and on its own data."""
     part: Accuracy | None = None
-    """The newest evaluation of a part of the test set; the same as ``accuracy`` where there is none of the whole."""
+    """The newest evaluation beside the run's own, e.g. of a part of the test set, or in another norm.
+
+    The same as ``accuracy`` where there is none of the whole.
+    """
     margins: Columns | None = None
     dynamics: Columns | None = None
     shares: Shares | None = None
@@ -152,12 +156,12 @@ def _read(folder: Path, name: str) -> Run:
     else:
         config, environment = _measured(part)
     parts = sorted(folder.glob(f"evaluation-*/{EVALUATION}"), key=lambda file: file.stat().st_mtime)
-    newest = part(str(parts[-1].relative_to(folder)), files.read_accuracy) if parts else None
+    beside = [part(str(file.relative_to(folder)), files.read_accuracy) for file in reversed(parts)]
     whole = part(EVALUATION, files.read_accuracy)
-    if newest is None and whole is not None and whole.drawn_from is not None and whole.images < whole.drawn_from:
-        newest = whole
     norm = str(config.get("eval.norm", "linf"))
-    margins, drawn = _searched(folder, norm, part)
+    data = str(config.get("data.name", ""))
+    accuracy, newest = _chosen(whole, [one for one in beside if one is not None], norm, data)
+    margins, drawn = _searched(folder, norm, data, part)
     dynamics = part("dynamics.csv", files.read_columns)
     if margins is None and (whole is None or whole.norm == norm):
         margins = part("per_example.csv", files.read_margins)
@@ -167,8 +171,8 @@ def _read(folder: Path, name: str) -> Run:
         config=config,
         environment=environment,
         metrics=part("metrics.jsonl", files.read_records) or [],
-        classes=class_names(str(config.get("data.name", "")), config.get("data.root")),
-        accuracy=whole or newest,
+        classes=class_names(data, config.get("data.root")),
+        accuracy=accuracy,
         part=newest,
         margins=margins,
         dynamics=dynamics,
@@ -177,6 +181,25 @@ def _read(folder: Path, name: str) -> Run:
         monitor=part(MONITOR, files.read_monitor),
         damaged=damaged,
     )
+
+
+def same_data(one: str, other: str) -> bool:
+    """Return whether two names, or paths, may be of one data set: a folder can have been moved, and "" is any."""
+    return not one or not other or Path(one).name == Path(other).name
+
+
+def _chosen(
+    whole: Accuracy | None, beside: Sequence[Accuracy], norm: str, data: str
+) -> tuple[Accuracy | None, Accuracy | None]:
+    """Return the evaluation to draw, in the run's norm and on its data, and the one to tell of: the newest beside."""
+    known = [one for one in (whole, *beside) if one is not None]
+    own = next((one for one in known if one.norm == norm and same_data(one.data, data)), None)
+    newest = beside[0] if beside else None
+    if own is None:
+        return None, newest or whole
+    if own is not whole:
+        return own, own
+    return own, newest or (own if own.partial else None)
 
 
 def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -197,20 +220,34 @@ def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
     return {key: value for key, value in config.items() if value is not None}, {"versions": versions}
 
 
-def _searched(folder: Path, norm: str, part: Part) -> tuple[Columns | None, str]:
+def _searched(folder: Path, norm: str, data: str, part: Part) -> tuple[Columns | None, str]:
     """Return a search's distances to the exact boundary in one norm, and the name of the file with its pictures.
 
-    ``margins.csv`` first, which without settings is taken for what it should be; then those that were measured beside
-    it, which have settings (a second opinion has none, and is not what is looked for).
+    Of the run's best weights on its own data: ``margins.csv`` first, which without settings is taken for what it should
+    be; then those that were measured beside it, which have settings (a second opinion has none, and is not what is
+    looked for).
     """
     beside = sorted(folder.glob("margins-*.csv"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in (folder / MARGINS, *(path for path in beside if path.with_suffix(".json").is_file())):
-        settings = (part(path.with_suffix(".json").name, files.read_json) or {}).get("settings", {})
+        record = part(path.with_suffix(".json").name, files.read_json) or {}
+        settings = record.get("settings", {})
         fits = settings.get("norm", norm) == norm and settings.get("boundary", "exact") == "exact"
+        fits = fits and same_data(str(record.get("data") or ""), data) and _of_best(settings, folder)
         columns: Columns | None = part(path.name, files.read_columns) if fits else None
         if columns is not None:
             return columns, path.with_suffix(PICTURED).name
     return None, ""
+
+
+def _of_best(settings: dict[str, Any], folder: Path) -> bool:
+    """Return whether a search was of a run's best weights: of the run itself, or of the checkpoint that has them."""
+    place = Path(str(settings.get("run_or_checkpoint") or ""))
+    if place.parent.name != "checkpoints":
+        return True
+    try:
+        return checkpoint_of(folder).name == place.name
+    except (CheckpointError, RunError):  # a copy of the folder may be without them
+        return True
 
 
 def class_names(data: str, root: str | None = None) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from dyart.report.page.colours import slots
 from dyart.report.page.figures import Figure, median_margin
 from dyart.report.page.markup import Markup, element, joined
 from dyart.report.page.parts import asset, missing, of_run, plot, plot_of_run, section
-from dyart.report.page.run import Run
+from dyart.report.page.run import Run, same_data
 from dyart.report.page.tables import accuracy_table, name_tag, settings_table
 from dyart.report.page.words import NORMS, how, interval, listed, method_of, of_recipe, percent
 from dyart.report.smoothing import MOST
@@ -89,18 +89,20 @@ def _alarm(run: Run, words: str) -> Markup:
 
 
 def _partly(run: Run) -> Markup:
-    """Return a sentence about the newest evaluation of a part of the test set; nothing where there is none."""
+    """Return a sentence about the newest evaluation beside the run's own; nothing where there is none."""
     part = run.part
     if part is None:
         return Markup()
-    images = f"{part.images:,}" + (f" of {part.drawn_from:,}" if part.drawn_from else "") + " test images"
+    images = f"{part.images:,}" + (f" of {part.drawn_from:,}" if part.partial else "") + " test images"
     if run.accuracy is part:
         where = f" ({part.folder})" if part.folder != run.folder.name else ""
-        words = f"evaluated on {images} only{where}."
+        words = f"evaluated on {images}{' only' if part.partial else ''}{where}."
         return element("p", element("strong", f"{run.name}: "), words, class_="missing")
     shares = {"clean": part.clean} | {str(radius): share for radius, share in part.robust.items()}
     numbers = [f"{name} {percent(share.value)} ({interval(share)})" for name, share in shares.items()]
-    words = f"also evaluated on {images} ({part.folder}; {part.attack}): {', '.join(numbers)}."
+    norm = f"in {NORMS.get(part.norm, part.norm)} " if part.norm != run.norm else ""
+    data = f" of {part.data}" if not same_data(part.data, str(run.config.get("data.name", ""))) else ""
+    words = f"also evaluated {norm}on {images}{data} ({part.folder}; {part.attack}): {', '.join(numbers)}."
     return element("p", element("strong", f"{run.name}: "), words)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dyart.engine.files import write_whole
+from dyart.engine.stored import RunError
 from dyart.report.page import curves, figures, motion, sections
 from dyart.report.page.markup import Markup, element, joined, script_json
 from dyart.report.page.parts import asset, navigation
@@ -20,7 +21,7 @@ from dyart.report.page.pictures import Wanted, sheets
 from dyart.report.page.run import Run, read_runs
 from dyart.report.page.words import listed
 
-NAME = "report.html"
+NAME, BRAND = "report.html", "dyart report"
 # The whole file, plotly's script (4.8 MB) included.
 LARGEST = 8_000_000
 # Between what is counted and the limit: the template, a title.
@@ -38,11 +39,13 @@ def write_page(places: Sequence[Path], out: Path | None = None, title: str | Non
         title: of the page; None: the names of the runs.
 
     Raises:
-        RunError: one of the places is none of these.
+        RunError: one of the places is none of these, or the file that was not named is somebody else's.
         ImportError: plotly is not installed.
     """
     runs = read_runs(places)
     path = out or Path(os.path.commonpath([run.folder for run in runs])) / NAME
+    if out is None and path.is_file() and BRAND.encode() not in path.read_bytes():
+        raise RunError(f"{path} is no page of dyart's: choose another file with --out")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, page(runs, title))
     return path
@@ -58,7 +61,7 @@ def page(runs: Sequence[Run], title: str | None = None) -> str:
     _add_pictures(runs, data, LARGEST - RESERVE - spent)
     name = title or listed([run.name for run in runs])
     return Template(asset("page.html")).substitute(
-        title=joined(f"{name} · dyart report"),
+        title=joined(f"{name} · {BRAND}"),
         policy=joined(_policy(plotly, script)),
         style=style,
         heading=joined(name),
