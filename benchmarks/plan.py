@@ -27,7 +27,8 @@ SEARCH = 10  # steps of DyART's search in methods.json
 SIZES = {"cifar10-resnet18": (1.0, 1.0), "cifar10-wrn28-10": (6.8, 6.8), "tiny-imagenet-preactresnet18": (8.0, 4.0)}
 # 10,000 images: clean and five radii for the best checkpoint, 8/255 for the last.
 ATTACKS = {"margins": 50.0, "apgd": 150.0, "last": 50.0, "autoattack": 560.0}
-TARGET_RADIUS = "8/255"
+# Of L-inf; a group may have others.
+RADII, RADIUS = ("2/255", "4/255", "8/255", "12/255", "16/255"), "8/255"
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,11 @@ class Run:
     paper: str | None = None
     judge: int = 0
     """So many training images are left out of the training, and attacked instead of test images."""
+    radii: tuple[str, ...] = RADII
+    radius: str = RADIUS
+    """Of these the one that counts: the last epoch is attacked there alone."""
     target: float | None = None
-    """Accuracy at TARGET_RADIUS to be reached in little time: attacked there alone, and the best epoch alone."""
+    """Accuracy at ``radius`` to be reached in little time: attacked there alone, and the best epoch alone."""
     last: bool = True
     """The last epoch is attacked, too."""
     axis: tuple[str, Any] | None = None
@@ -78,6 +82,16 @@ class Group:
     """Of the paper, with the same methods."""
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     base: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def radii(self) -> tuple[str, ...]:
+        """Of all its runs."""
+        return self.runs[0].radii
+
+    @property
+    def radius(self) -> str:
+        """The one that counts, of all its runs."""
+        return self.runs[0].radius
 
     @property
     def rows(self) -> dict[str, list[Run]]:
@@ -142,7 +156,7 @@ def _row(group: str, tree: Mapping[str, Any], row: Mapping[str, Any]) -> Iterabl
         recipe, epochs = row.get("recipe", tree.get("recipe")), int(row.get("epochs", tree["epochs"]))
         run = Run(group, row["label"], recipe, seed, epochs, settings, attacks, _images(tree), row.get("paper"))
         target, judge = tree.get("target"), int(tree.get("judge", 0))
-        run = replace(run, target=target, last=not (target or judge))
+        run = replace(run, target=target, last=not (target or judge), **_radii(tree))
         yield replace(run, attacks=("margins",), images=judge, judge=judge) if judge else run
 
 
@@ -153,7 +167,7 @@ def _axes(
         if axis not in base or base[axis] not in values:
             raise ValueError(f"{group}: the axis {axis} {list(values)} needs the base's value among its own")
     seed, epochs = int(tree.get("seed", 0)), int(tree["epochs"])
-    usual = Run(group, BASE, tree["recipe"], seed, epochs, dict(base), images=_images(tree), last=False)
+    usual = Run(group, BASE, tree["recipe"], seed, epochs, dict(base), images=_images(tree), last=False, **_radii(tree))
     runs = [usual]
     for axis, values in axes.items():
         for value in values:
@@ -161,6 +175,11 @@ def _axes(
                 label = f"{axis.partition('.')[2]} {written(value)}"
                 runs.append(replace(usual, label=label, settings={**base, axis: value}, axis=(axis, value)))
     return runs
+
+
+def _radii(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the radii of a group that has its own, as fields of a run."""
+    return {"radii": tuple(tree["radii"]), "radius": tree["radius"]} if "radii" in tree else {}
 
 
 def _images(tree: Mapping[str, Any]) -> int:
@@ -219,7 +238,7 @@ def _epoch(run: Run, known: list[Mapping[str, Any]]) -> float:
     if alike:
         return statistics.median(alike)
     work = {r["method"]: r["work"] for r in json.loads(METHODS.read_text(encoding="utf-8"))["records"]}
-    method = run.recipe.removeprefix(f"{_size(run.recipe)}-").removeprefix("gn-")
+    method = run.recipe.removeprefix(f"{_size(run.recipe)}-").removeprefix("gn-").removeprefix("l2-")
     factor = work.get(method, work["at"]) / work["at"]
     if method.startswith("dyart"):  # measured later, a step with SEARCH steps of the search takes AT's time
         factor *= (run.settings.get("method.steps", SEARCH) + 4) / (SEARCH + 4) * work["at"] / work["dyart"]

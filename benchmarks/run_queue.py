@@ -134,8 +134,7 @@ def command(task: Task, work: Path, more: Sequence[str] = ()) -> list[str]:
     recipe, *settings = plan.words(run)
     attacks = ["--attacks", *run.attacks, "--images", str(run.images)]
     attacks += ["--judge", str(run.judge)] if run.judge else []
-    attacks += ["--radii", plan.TARGET_RADIUS] if run.target else []
-    attacks += [] if run.last else ["--last", ""]
+    attacks += ["--radii", run.radius if run.target else ",".join(run.radii), "--last", run.radius if run.last else ""]
     return [sys.executable, str(SCRIPT), recipe, "--name", run.name, *places, *attacks, *settings, *more]
 
 

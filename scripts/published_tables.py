@@ -21,13 +21,12 @@ sys.path.append(str(ROOT / "benchmarks"))  # at the end: its modules have common
 
 from publish_model import command  # noqa: E402
 
-from plan import Group, Run, load_plan, missing, record_of, written  # noqa: E402
+from plan import RADII, Group, Run, load_plan, missing, record_of, written  # noqa: E402
 from run_records import CLEAN, evaluation_of, flags_of  # noqa: E402
 
 RESULTS = ROOT / "results"
 MODELS = ROOT / "models"
 FIGURES = ROOT / "docs" / "results" / "figures"
-RADII = ("2/255", "4/255", "8/255", "12/255", "16/255")
 COLUMNS = (CLEAN, *RADII)
 OWN = ("DyART-AWP", "natural")  # not among the paper's robust methods
 NOT_YET = "not run yet"
@@ -87,19 +86,21 @@ def cell(values: Sequence[float], bold: bool = False) -> str:
 def methods(name: str) -> str:
     """Return the accuracies of all rows of a group; the best of every column in bold."""
     group = groups()[name]
+    columns = (CLEAN, *group.radii)
     found = {row: records_of(runs) for row, runs in group.rows.items()}
-    best = {column: _best(found, column) for column in COLUMNS}
+    best = {column: _best(found, column) for column in columns}
     lines = []
     for row, runs in group.rows.items():
         records = found[row]
         if not records:
             lines.append([runs[0].label, f"0 of {len(runs)}", NOT_YET, *[""] * 10])
             continue
-        accuracies = [cell(values_of(records, column), row == best[column]) for column in COLUMNS]
-        last = cell(values_of(records, "8/255", which="last"))
+        accuracies = [cell(values_of(records, column), row == best[column]) for column in columns]
+        last = cell(values_of(records, group.radius, which="last"))
         seeds = str(len(records)) if len(records) == len(runs) else f"{len(records)} of {len(runs)}"
         lines.append([runs[0].label, seeds, *accuracies, last, *effort(records), links(records)])
-    head = ["", "seeds", "clean, %", *RADII, "8/255, last", "epochs", "s per epoch", "training, s", "JSON"]
+    times = ["epochs", "s per epoch", "training, s"]
+    head = ["", "seeds", "clean, %", *group.radii, f"{group.radius}, last", *times, "JSON"]
     return grid_of_runs("Accuracies", head, lines)
 
 
@@ -180,24 +181,25 @@ def winners(name: str) -> str:
     lacking = [runs[0].label for runs in group.rows.values() if runs[0].label not in OWN and not records_of(runs)]
     if len(found) < 2:
         return f"\nWhich method is best at which radius: {NOT_YET}.\n"
-    words = ", ".join(f"{_best(found, column)} at {column}" for column in RADII)
+    words = ", ".join(f"{_best(found, column)} at {column}" for column in group.radii)
     without = f" (without {', '.join(lacking)}: {NOT_YET})" if lacking else ""
     return f"\nHighest mean among the paper's methods: {words}{without}.\n"
 
 
-def differences(name: str, of: str = "DyART") -> str:
-    """Return paired differences between one method and every other, on the same images."""
+def differences(name: str) -> str:
+    """Return paired differences between the first row of a group and every other, on the same images."""
     group = groups()[name]
     rows = {runs[0].label: records_of(runs) for runs in group.rows.values()}
+    of = group.runs[0].label
     own = rows.pop(of)
     if not own:
         return f"\nPaired differences: {NOT_YET} ({of}).\n"
     lines = []
     for label, records in rows.items():
         if records:
-            parts = [str(difference(records, own, column)) for column in COLUMNS]
+            parts = [str(difference(records, own, column)) for column in (CLEAN, *group.radii)]
             lines.append([f"{of} - {label}", f"{len(own)}, {len(records)}", *parts])
-    return grid(["points", "seeds", "clean", *RADII], lines) if lines else f"\nOther methods: {NOT_YET}.\n"
+    return grid(["points", "seeds", "clean", *group.radii], lines) if lines else f"\nOther methods: {NOT_YET}.\n"
 
 
 def difference(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], column: str) -> Difference:
@@ -212,19 +214,19 @@ def _flags(records: Sequence[Mapping[str, Any]], column: str) -> list[np.ndarray
 
 def tiers(name: str) -> str:
     """Return AutoAttack beside the tier apgd: what FAB-T and Square find beyond it."""
-    lines = []
-    for run in groups()[name].runs:
+    group, lines = groups()[name], []
+    for run in group.runs:
         if "autoattack" not in run.attacks:
             continue
         record = record_of(run, RESULTS) or {}
         quick, whole = (evaluation_of(record, "best", tier) for tier in ("apgd", "autoattack"))
         if quick is None or whole is None:
-            lines.append([f"{run.label}, seed {run.seed}", NOT_YET, *[""] * (len(RADII) + 1)])
+            lines.append([f"{run.label}, seed {run.seed}", NOT_YET, *[""] * (len(group.radii) + 1)])
             continue
-        shown = [_tier_cell(quick, whole, radius) for radius in RADII]
+        shown = [_tier_cell(quick, whole, radius) for radius in group.radii]
         first = [f"{run.label}, seed {run.seed}", f"{100 * whole[CLEAN]:.2f}"]
         lines.append([*first, *shown, f"{whole['wall_seconds']:.0f}"])
-    return grid_of_runs("AutoAttack", ["AutoAttack, % (minus apgd)", "clean", *RADII, "s"], lines)
+    return grid_of_runs("AutoAttack", ["AutoAttack, % (minus apgd)", "clean", *group.radii, "s"], lines)
 
 
 def _tier_cell(quick: Mapping[str, Any], whole: Mapping[str, Any], radius: str) -> str:
@@ -390,7 +392,8 @@ def makers() -> dict[str, Callable[[], str]]:
         made[f"runs-{name}"] = partial(methods, name)
         made[f"winners-{name}"] = partial(winners, name)
         made[f"differences-{name}"] = partial(differences, name)
-        made[f"paper-{name}"] = partial(beside_paper, name)
+        if group.table is not None:
+            made[f"paper-{name}"] = partial(beside_paper, name)
         if any("autoattack" in run.attacks for run in group.runs):
             made[f"tiers-{name}"] = partial(tiers, name)
     return made

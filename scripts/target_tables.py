@@ -6,25 +6,26 @@ from typing import Any
 
 import published_tables as published
 
-from plan import TARGET_RADIUS
+from plan import Run
 from run_records import CLEAN
 
 
 def seconds(name: str) -> str:
     """Return what every run of a group reached, and after how many seconds."""
-    lines = []
-    for run in sorted(published.groups()[name].runs, key=lambda run: run.label):
-        assert run.target is not None
+    group, lines = published.groups()[name], []
+    for run in sorted(group.runs, key=lambda run: run.label):
         head = [run.label, published.settings_of(run), str(run.seed)]
         records = published.records_of([run])
-        lines.append(head + (_reached(records[0], run.target) if records else [published.NOT_YET, *[""] * 5]))
-    columns = ["clean, %", f"{TARGET_RADIUS}, %", "epochs", "s", "compiling", "JSON"]
+        lines.append(head + (_reached(records[0], run) if records else [published.NOT_YET, *[""] * 5]))
+    columns = ["clean, %", f"{group.radius}, %", "epochs", "s", "compiling", "JSON"]
     return published.grid(["", "settings", "seed", *columns], lines)
 
 
-def _reached(record: Mapping[str, Any], target: float) -> list[str]:
-    robust = record["robust"][TARGET_RADIUS]
-    accuracies = [f"{100 * record[CLEAN]:.2f}", f"{100 * robust:.2f}" + ("" if robust >= target else " (not reached)")]
+def _reached(record: Mapping[str, Any], run: Run) -> list[str]:
+    assert run.target is not None
+    robust = record["robust"][run.radius]
+    missed = "" if robust >= run.target else " (not reached)"
+    accuracies = [f"{100 * record[CLEAN]:.2f}", f"{100 * robust:.2f}{missed}"]
     times = [str(record["epochs"]), f"{record['wall_seconds']:.1f}", f"{record['start_seconds']:.1f}"]
     return [*accuracies, *times, published.links([record])]
 

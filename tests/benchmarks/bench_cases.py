@@ -26,9 +26,15 @@ def module(name: str) -> ModuleType:
 run_records = module("run_records")
 
 
-def evaluation(accuracies: list[float], tier: str = "apgd", checkpoint: str = "best", shift: int = 0) -> dict:
+def evaluation(
+    accuracies: list[float],
+    tier: str = "apgd",
+    checkpoint: str = "best",
+    shift: int = 0,
+    radii: tuple[str, ...] = RADII,
+) -> dict:
     """An evaluation in which the first images are right: clean, then at every radius, in per cent."""
-    names = ("clean", *RADII)[: len(accuracies)]
+    names = ("clean", *radii)[: len(accuracies)]
     right = {name: round(IMAGES * share / 100) for name, share in zip(names, accuracies, strict=True)}
     flags = {name: np.roll(np.arange(IMAGES) < count, shift) for name, count in right.items()}
     return {

@@ -49,6 +49,21 @@ def test_the_plan_has_what_was_promised():
     assert seeds == sorted(seeds), "a table is whole before it is precise"
 
 
+def test_radii_are_those_that_a_recipe_is_evaluated_at():
+    for run in RUNS:
+        recipe, *words = plan.words(run)
+        settings = resolve(recipe, words).eval
+        assert [plan_radius(text) for text in run.radii] == [float(radius) for radius in settings.radii], run.name
+        assert plan_radius(run.radius) == float(settings.radius)
+        assert run.radius in run.radii
+    assert {run.group for run in RUNS if run.radius != "8/255"} == {"cifar10-resnet18-l2"}
+
+
+def plan_radius(text):
+    above, _, below = text.partition("/")
+    return float(above) / float(below or 1)
+
+
 def test_trials_look_at_no_test_image():
     trials = [run for run in RUNS if run.judge]
     assert {run.group for run in trials} == {"trials", "fast-trials"}

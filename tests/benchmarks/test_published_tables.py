@@ -204,5 +204,33 @@ def test_trials_are_compared_with_the_first_image_by_image(results):
     assert more[8].startswith("+2.0")
     assert missing[2] == "not run yet"
     words = trials.conditions("trials")
-    assert "2 of 21 trials are there" in words
+    assert "2 of 22 trials are there" in words
     assert "Failed: trials-awp-seed0" in words
+
+
+def test_a_group_has_columns_of_its_own_radii(results):
+    radii = ("0.125", "0.25", "0.5", "0.75", "1")
+    for name, accuracies in (("dyart", [85, 80, 75, 65, 50, 40]), ("at", [86, 80, 74, 60, 48, 30])):
+        last = evaluation([84, 58], checkpoint="last", radii=("0.5",))
+        add(results, f"cifar10-resnet18-l2-{name}-seed0", evaluation(accuracies, radii=radii), last)
+    table = tables.methods("cifar10-resnet18-l2")
+    assert "| 0.125 | 0.25 | 0.5 | 0.75 | 1 | 0.5, last |" in table
+    assert row(table, "DyART")[2:9] == [
+        "85.00",
+        "**80.00**",
+        "**75.00**",
+        "**65.00**",
+        "**50.00**",
+        "**40.00**",
+        "58.00",
+    ]
+    differences = row(tables.differences("cifar10-resnet18-l2"), "DyART - AT")
+    assert differences[5].startswith("+5.0"), "at 0.5"
+    whole = evaluation([85, 79, 75, 64, 50, 40], tier="autoattack", radii=radii)
+    path = results / "cifar10-resnet18-l2-dyart-seed0.json"
+    run_records.write(path, run_records.with_evaluation(run_records.read(path), whole))
+    assert row(tables.tiers("cifar10-resnet18-l2"), "DyART, seed 0")[2:5] == [
+        "79.00 (-1.00)",
+        "75.00 (+0.00)",
+        "64.00 (-1.00)",
+    ]

@@ -179,6 +179,15 @@ def test_a_target_is_attacked_at_one_radius_and_nothing_of_the_last_epoch(place)
     assert "--judge" not in words
 
 
+def test_a_group_is_attacked_at_radii_of_its_own(place):
+    more = '    radii: ["0.5", "1"]\n    radius: "0.5"\n'
+    (place / "plan.yaml").write_text(PLAN.replace("    epochs: 4\n", f"    epochs: 4\n{more}"))
+    (run, *_) = (run for group in plan.load_plan(place / "plan.yaml") for run in group.runs)
+    words = queue.command(queue.Task(run, ("train", "apgd", "last"), 1.0), place / "work")
+    assert words[words.index("--radii") + 1] == "0.5,1"
+    assert words[words.index("--last") + 1] == "0.5"
+
+
 def test_a_trial_is_judged_on_images_left_out_and_its_weights_are_not_handed_out(place):
     (place / "plan.yaml").write_text(PLAN.replace("    epochs: 4\n", "    epochs: 4\n    judge: 24\n"))
     (run, *_) = (run for group in plan.load_plan(place / "plan.yaml") for run in group.runs)

@@ -47,6 +47,38 @@ def test_auxiliary_images_without_labels_are_refused(tmp_path):
         resolve("fashion-mini-cnn-natural", ["--data.auxiliary", str(path)])
 
 
+def test_the_training_images_of_another_set_are_mixed_in_with_their_labels(tmp_path):
+    own, random = load("fashion-mini"), np.random.default_rng(0)
+    for name, classes in (("generated", own.classes), ("turned", own.classes[::-1])):
+        images, labels = random.integers(0, 256, (40, 1, 28, 28), dtype=np.uint8), np.arange(40) % 10
+        arrays = {
+            "train_images": images,
+            "train_labels": labels,
+            "test_images": images[:10],
+            "test_labels": labels[:10],
+        }
+        np.savez(tmp_path / f"{name}.npz", **arrays, classes=np.array(classes))
+    words = [*SHORT, "--data.crop", "0", "--data.flip", "false"]
+    training = prepare(
+        resolve("fashion-mini-cnn-natural", [*words, "--data.auxiliary", str(tmp_path / "generated.npz")])
+    )
+    pool, batch = load(str(tmp_path / "generated.npz")), next(training.loader.epoch(0))
+    extra = batch.index >= 6000
+    places = (batch.index[extra] - 6000).numpy()
+    assert len(places) == int(64 * 0.7)
+    assert training.loader.examples == 6000 + 40, "the hold-out of the other set is none here"
+    assert np.array_equal(batch.labels[extra].numpy(), pool.train.labels[places])
+    assert torch.equal(batch.inputs[extra], torch.from_numpy(pool.train.images[places]).float() / 255)
+    with pytest.raises(ValueError, match=r"turned.npz has 10 classes \(Ankle boot, .*classes in the same order"):
+        prepare(resolve("fashion-mini-cnn-natural", [*words, "--data.auxiliary", str(tmp_path / "turned.npz")]))
+
+
+def test_a_set_has_labels_of_its_own():
+    words = ["--data.auxiliary", "fashion-mnist", "--data.auxiliary_labels", "labels.npy"]
+    with pytest.raises(ValueError, match="A data set has its own"):
+        resolve("fashion-mini-cnn-natural", words)
+
+
 def test_smoothed_labels_reach_the_loss():
     words = [*SHORT, "--data.label_smoothing", "0.1", "--data.crop", "0"]
     training = prepare(resolve("fashion-mini-cnn-natural", words))

@@ -56,11 +56,11 @@ def test_places_may_begin_at_the_users_own_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     keys = ("out", "data.root", "data.auxiliary", "data.auxiliary_labels", "train.burn_in_from")
-    words = [f"--{key}=~/{key}" for key in keys]
+    words = [f"--{key}=~/{key}.npy" for key in keys]
     config = resolve(DYART, [*words, "--train.burn_in", "0"])
     data, train = config.data, config.train
     places = (config.out, data.root, data.auxiliary, data.auxiliary_labels, train.burn_in_from)
-    assert places == tuple(str(tmp_path / key) for key in keys)
+    assert places == tuple(str(tmp_path / f"{key}.npy") for key in keys)
 
 
 def test_a_fraction_is_the_float_nearest_to_it():

@@ -128,10 +128,11 @@ def test_a_recipe_with_the_papers_values_has_a_row():
 
 @pytest.mark.parametrize("name", resolved())
 def test_a_name_follows_the_scheme(name):
-    """<data>-<network>[-gn]-<method>, then the hyper-parameters (r0 in 1/255) where the paper has several rows."""
+    """<data>-<network>[-gn][-l2]-<method>, then the hyper-parameters (r0 in 1/255) where the paper has several rows."""
     config = resolved()[name]
     group = "-gn" if config.model.normalization == "group" else ""
-    stem = f"{config.data.name}-{config.model.name}{group}-{config.method['name']}"
+    norm = "-l2" if config.eval.norm == "l2" else ""
+    stem = f"{config.data.name}-{config.model.name}{group}{norm}-{config.method['name']}"
     assert name.startswith(stem)
     rest = name.removeprefix(stem)
     if rest not in ("", "-extra", "-fast"):

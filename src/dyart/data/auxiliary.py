@@ -7,7 +7,9 @@ import numpy as np
 import torch
 
 from dyart.boundary.model import Model, evaluation_mode, logits_of
-from dyart.data.sets import Split
+from dyart.data.sets import DataSet, Split
+
+SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,21 @@ def open_auxiliary(images: Path, labels: Path, fraction: float, shape: tuple[int
     if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < classes:
         raise ValueError(f"{labels} has labels from {targets.min()} to {targets.max()}; there are {classes} classes")
     return Auxiliary(Split(pool, targets), fraction)
+
+
+def auxiliary_of(pool: DataSet, fraction: float, data: DataSet) -> Auxiliary:
+    """Return all training images of one set, with their labels, to be mixed into another of the same classes.
+
+    Raises:
+        ValueError: the sets differ in more than their images.
+    """
+    if (pool.classes, pool.shape) != (data.classes, data.shape):
+        raise ValueError(
+            f"data.auxiliary {pool.name} has {len(pool.classes)} classes ({', '.join(pool.classes[:SHOWN])}, ...) and "
+            f"images {pool.shape}; {data.name} has {len(data.classes)} ({', '.join(data.classes[:SHOWN])}, ...) and "
+            f"{data.shape}: both must be the same, classes in the same order"
+        )
+    return Auxiliary(pool.train, fraction)
 
 
 def pseudo_label(predict: Model, images: Path, labels: Path, shape: tuple[int, ...], batch_size: int = 512) -> Path:
@@ -82,7 +99,7 @@ def _mapped(path: Path) -> np.ndarray:
     if not path.is_file():
         raise FileNotFoundError(
             f"no auxiliary file {path}: set data.auxiliary and data.auxiliary_labels to .npy files of yours, saved "
-            "with numpy.save (or both to null, to train without them)"
+            "with numpy.save, or data.auxiliary to a data set alone (or both to null, to train without them)"
         )
     try:
         return np.lib.format.open_memmap(path, mode="r")

@@ -7,7 +7,7 @@ import subprocess  # nosec B404  # fixed commands, without a shell
 from collections.abc import Callable
 from pathlib import Path
 
-from dyart.data import cifar, folders, idx, svhn
+from dyart.data import cifake, cifar, folders, idx, svhn
 from dyart.data.download import AlteredError, OfflineError, digest_of, download
 from dyart.data.errors import DataError, MissingDataError, check_room, explain_unreadable
 from dyart.data.mini import MINI, MINI_FILE
@@ -34,6 +34,7 @@ READERS: dict[str, tuple[Reader, ...]] = {
     ),
     "svhn": (lambda tree, entry, _: svhn.read_svhn(tree, entry.classes),),
     "tiny-imagenet": (lambda tree, entry, progress: folders.read_tiny_imagenet(tree, entry.classes, progress),),
+    "cifake": (lambda tree, entry, progress: cifake.read_cifake(tree, entry.classes, progress),),
 }
 
 
@@ -91,6 +92,11 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _download_and_make(entry: Entry, folder: Path, downloads: Path, progress: Progress | None) -> Path:
+    if not entry.files:
+        raise MissingDataError(
+            f"{entry.name} is not downloaded from here: get it from {entry.source} (a clone, or its archive), and run: "
+            f"{command(entry.name, folder.parent)} --from FILE_OR_FOLDER"
+        )
     downloads.mkdir(parents=True, exist_ok=True)
     check_room(downloads, sum(file.size for file in entry.files) + _stored_size(entry))
     origin = ", ".join(file.urls[0] for file in entry.files)
@@ -171,7 +177,7 @@ def _read(entry: Entry, tree: Tree, source: Path, progress: Progress | None) -> 
         raw = reader(tree, entry, progress)
         if raw is not None:
             return check(raw, str(source))
-    needed = ", ".join(file.name for file in entry.files)
+    needed = ", ".join(file.name for file in entry.files) or f"the files of {entry.source}"
     other = f" (or {entry.npm.name})" if entry.npm else ""
     raise DataError(
         f"{source} has no files of {entry.name}; give {needed}{other}, a folder with them, or them unpacked"

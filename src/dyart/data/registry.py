@@ -25,7 +25,7 @@ class Entry:
         count: number of classes.
         shape: of one image.
         train, test: number of examples.
-        files: the official files.
+        files: the official files; empty where none is downloaded from here.
         source: where they are, in words.
         inner: checksums of the files inside the official archive, for a copy that was unpacked.
         npm: the same data in a package of the npm registry.
@@ -210,6 +210,17 @@ TINY_IMAGENET_SET = Entry(
     source="cs231n.stanford.edu/tiny-imagenet-200.zip",
 )
 
-REGISTRY = {
-    entry.name: entry for entry in (MNIST_SET, FASHION_SET, CIFAR10_SET, CIFAR100_SET, SVHN_SET, TINY_IMAGENET_SET)
-}
+# The images that Bird and Lotfi (2024) generated with Stable Diffusion 1.4 (MIT licence), to be mixed into CIFAR-10.
+CIFAKE_SET = Entry(
+    name="cifake",
+    classes=CIFAR10,
+    count=10,
+    shape=(3, 32, 32),
+    train=50_000,
+    test=10_000,
+    files=(),
+    source="github.com/jordan-bird/CIFAKE-Real-and-AI-Generated-Synthetic-Images",
+)
+
+SETS = (MNIST_SET, FASHION_SET, CIFAR10_SET, CIFAR100_SET, SVHN_SET, TINY_IMAGENET_SET, CIFAKE_SET)
+REGISTRY = {entry.name: entry for entry in SETS}

@@ -16,7 +16,7 @@ from dyart.attacks.radii import check_radii
 from dyart.boundary.model import evaluation_mode, logits_of, unchanged
 from dyart.data import load
 from dyart.data.augment import Augment
-from dyart.data.auxiliary import Auxiliary, open_auxiliary, pseudo_label
+from dyart.data.auxiliary import Auxiliary, auxiliary_of, open_auxiliary, pseudo_label
 from dyart.data.loader import Loader, as_tensors
 from dyart.data.sets import DataSet
 from dyart.engine import checkpoint as store
@@ -340,8 +340,11 @@ def _loader(config: Config, data: DataSet, fabric: Fabric) -> Loader:
 
 def _auxiliary(config: Config, data: DataSet, fabric: Fabric) -> Auxiliary | None:
     settings = config.data
-    if settings.auxiliary is None or settings.auxiliary_labels is None:
+    if settings.auxiliary is None:
         return None
+    if settings.auxiliary_labels is None:
+        pool = load(settings.auxiliary, Path(settings.root) if settings.root else None)
+        return auxiliary_of(pool, settings.auxiliary_fraction, data)
     images, labels = Path(settings.auxiliary), Path(settings.auxiliary_labels)
     if labels.is_dir():
         labels = _labelled_by(labels, images, data, fabric)

@@ -39,8 +39,10 @@ class Data:
         cutmix: probability to mix an image with another.
         label_smoothing: share of every label that is spread over all classes, in every cross-entropy.
         residency: keep the set on the device, stream it, or decide by its size.
-        auxiliary: a .npy of uint8 images to mix into every batch.
-        auxiliary_labels: a .npy with their labels; or a run's folder, whose network labels them (kept beside them).
+        auxiliary: a .npy of uint8 images to mix into every batch; or a data set of the same classes, as ``name`` takes
+            it, whose training images are mixed in with their labels.
+        auxiliary_labels: of a .npy of images, a .npy with their labels; or a run's folder, whose network labels them
+            (kept beside them).
         auxiliary_fraction: share of every batch that comes from there.
     """
 
@@ -63,8 +65,11 @@ class Data:
         self.auxiliary_labels = _place(self.auxiliary_labels)
         _at_least("data.limit", self.limit, 1)
         _share("data.label_smoothing", self.label_smoothing)
-        if (self.auxiliary is None) != (self.auxiliary_labels is None):
-            raise ValueError("data.auxiliary and data.auxiliary_labels go together: images and their labels")
+        if (str(self.auxiliary).lower().endswith(".npy")) != (self.auxiliary_labels is not None):
+            raise ValueError(
+                "data.auxiliary and data.auxiliary_labels go together: a .npy of images and their labels. A data set "
+                f"has its own (data.auxiliary {self.auxiliary}, data.auxiliary_labels {self.auxiliary_labels})"
+            )
 
 
 @dataclass
