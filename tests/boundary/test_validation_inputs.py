@@ -64,6 +64,15 @@ def test_inputs_off_by_rounding_are_accepted(call, beyond, dtype):
         assert 0 <= result.points[:2].min() <= result.points[:2].max() <= 1, "found points are inside all the same"
 
 
+def test_inputs_outside_a_tiny_box_are_no_rounding():
+    tiny = 1e-8
+    model, inputs = Counting(), examples() * tiny
+    inputs[1, 0] = tiny * (1 + 5e-7)
+    search(model, inputs, classes(), bounds=(0.0, tiny))
+    with pytest.raises(ValueError, match="outside the bounds"):
+        search(model, 3 * inputs, classes(), bounds=(0.0, tiny))
+
+
 @pytest.mark.parametrize("bounds", [(-3.0, 3.0), None, (-torch.ones(SHAPE), torch.full((3, 1, 1), 1.5))])
 @both
 def test_other_bounds_admit_other_ranges(call, bounds):

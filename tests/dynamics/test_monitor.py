@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from monitor_cases import CLASSES, batches, examples, labels_of, network, predictions, sgd, train_step, trained
@@ -182,6 +183,25 @@ def test_the_file(tmp_path):
     assert (settings["radius"], settings["every"], settings["bounds"]) == (RADIUS, 5, "per feature")
     assert lines == [observation.record() for observation in monitor.observations]
     assert lines[0]["margin_quantiles"].keys() == {"0.05", "0.25", "0.5", "0.75", "0.95"}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "written"),
+    [
+        ((np.float32(0), np.float32(1)), [0.0, 1.0]),
+        ((torch.tensor(0.0), torch.tensor(1.0)), [0.0, 1.0]),
+        ((np.zeros(6), np.ones(6)), "per feature"),
+        (None, None),
+    ],
+    ids=["numpy's numbers", "tensors of one number", "arrays", "none"],
+)
+def test_the_file_takes_numbers_of_any_kind(tmp_path, bounds, written):
+    path = tmp_path / "monitor.jsonl"
+    counts = {"every": np.int64(1), "steps": np.int64(4), "follow_steps": np.int64(2), "beta": np.float32(5)}
+    train(trained(), 1, make_monitor(path=path, bounds=bounds, **counts))
+    settings = json.loads(path.read_text())["settings"]
+    assert settings["bounds"] == written
+    assert {name: settings[name] for name in counts} == {"every": 1, "steps": 4, "follow_steps": 2, "beta": 5.0}
 
 
 def test_a_new_monitor_begins_the_file_anew_and_a_resumed_one_goes_on(tmp_path):

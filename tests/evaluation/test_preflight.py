@@ -53,6 +53,12 @@ def test_inputs_of_another_range_are_fatal(x, words):
     only(found(x=x, y=Y[: len(x)]), "input range", True, *words)
 
 
+def test_a_tiny_box_is_checked_too():
+    options = {"model": lambda x: linear(1e8 * x), "bounds": (0.0, 1e-8)}
+    assert found(x=1e-8 * X, **options) == {}
+    only(found(x=3e-8 * X, **options), "input range", True, "outside the box")
+
+
 def test_constant_inputs_are_fatal():
     only(found(x=torch.full_like(X, 0.25)), "constant inputs", True, "0.25")
 

@@ -60,13 +60,19 @@ def check_inputs(inputs: Tensor, bounds: Bounds) -> None:
     if lower is None or upper is None:
         return
     beyond = torch.maximum(lower - inputs, inputs - upper).max()
-    if float(beyond) > RANGE_TOLERANCE:
+    if float(beyond) > range_tolerance(lower, upper):
         raise ValueError(
             f"inputs lie outside the bounds by {float(beyond):g} (inputs from {float(inputs.min()):g} to "
             f"{float(inputs.max()):g}). Margins are measured in the space of the inputs: if these are normalised "
             "images, put the normalisation inside the model and pass images in [0, 1]; if the data has another "
             "range, pass bounds=(low, high), or bounds=None for no bounds"
         )
+
+
+def range_tolerance(lower: Tensor, upper: Tensor) -> float:
+    """Return by how much inputs may lie outside a box: rounding, in proportion where the box lies close to zero."""
+    size = float(torch.maximum(lower.abs().max(), upper.abs().max()))
+    return RANGE_TOLERANCE * min(size, 1.0)
 
 
 def check_start(start: object, inputs: Tensor, bounds: Bounds, values: bool) -> None:

@@ -117,12 +117,14 @@ class BoundaryMonitor:
         validation.check_positive("beta", beta)
         for name, value, least in (("every", every, 1), ("steps", steps, 2), ("follow_steps", follow_steps, 2)):
             validation.check_count(name, value, least)
+        bounds = None if bounds is None else validation.as_pair(bounds)
         names = list(range(len(probe_inputs))) if index is None else [int(name) for name in index]
         if len(names) != len(probe_inputs):
             raise ValueError(f"index names {len(names)} examples, the probe has {len(probe_inputs)}")
         self.inputs, self.labels = ordinary(probe_inputs).clone(), ordinary(probe_labels).long().clone()
-        self.index, self.every, self.radius = names, every, float(radius)
-        self.search = Search(norm, boundary, beta, bounds, steps, follow_steps, batch_size)
+        # As Python has them: numpy's numbers are none to JSON.
+        self.index, self.every, self.radius = names, int(every), float(radius)
+        self.search = Search(norm, boundary, float(beta), bounds, int(steps), int(follow_steps), batch_size)
         self.path = None if path is None else Path(path)
         self.observations: list[Observation] = []
         """All so far, oldest first."""
@@ -269,18 +271,25 @@ class BoundaryMonitor:
 
     def _settings(self) -> Record:
         search = self.search
-        plain = search.bounds is None or not any(isinstance(bound, Tensor) for bound in search.bounds)
         return {
             "every": self.every,
             "radius": self.radius,
             "norm": search.norm,
             "boundary": search.boundary,
             "beta": search.beta,
-            "bounds": search.bounds if plain else "per feature",
+            "bounds": _written(search.bounds),
             "steps": search.steps,
             "follow_steps": search.follow_steps,
             "torch": torch.__version__,
         }
+
+
+def _written(bounds: Bounds) -> list[float] | str | None:
+    """Return a box as JSON can have it: its two ends, if they are numbers."""
+    if bounds is None:
+        return None
+    numbers = all(torch.as_tensor(bound).ndim == 0 for bound in bounds)
+    return [float(bound) for bound in bounds] if numbers else "per feature"
 
 
 def _same(before: Weights, after: Weights) -> bool:
