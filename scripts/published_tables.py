@@ -152,7 +152,7 @@ def conditions(name: str) -> str:
         torch = ", ".join(sorted({record["versions"]["torch"] for record in records}))
         one = evaluation_of(records[0], "best", "apgd")
         assert one is not None
-        parts.append(f"GPU: {gpus}; torch {torch}; {one['images']:,} test images; attack: {one['attack']}.")
+        parts.append(f"On {gpus}; torch {torch}; {one['images']:,} test images; attack: {one['attack']}.")
     records_by_run = {run.name: record_of(run, RESULTS) for run in group.runs}
     failed = [
         f"{name} ({record['failed']['stage']}: {record['failed']['error'].splitlines()[0]})"
@@ -322,7 +322,7 @@ def overview() -> str:
         spent += sum(one.get("wall_seconds", 0.0) for record in there for one in record.get("evaluations", []))
         done = len(group.runs) - left - failed
         lines.append([group.title, *map(str, (len(group.runs), done, failed, left)), f"{spent / 60:.0f}"])
-    return grid(["", "runs planned", "done", "failed", "missing", "GPU minutes"], lines)
+    return grid(["", "runs planned", "done", "failed", "missing", "minutes"], lines)
 
 
 def earlier() -> str:

@@ -56,7 +56,7 @@ def test_radii_are_those_that_a_recipe_is_evaluated_at():
         assert [plan_radius(text) for text in run.radii] == [float(radius) for radius in settings.radii], run.name
         assert plan_radius(run.radius) == float(settings.radius)
         assert run.radius in run.radii
-    assert {run.group for run in RUNS if run.radius != "8/255"} == {"cifar10-resnet18-l2"}
+    assert {run.group for run in RUNS if run.radius != "8/255"} == {"cifar10-resnet18-l2", "fashion-mini-l2"}
 
 
 def plan_radius(text):

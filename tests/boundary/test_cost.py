@@ -304,3 +304,25 @@ def test_a_cost_whose_derivative_is_nan_does_not_pass():
 def test_check_cost_needs_a_finite_interval(r0):
     with pytest.raises(ValueError, match=f"r0 must be positive and finite, got {r0}"):
         check_cost(parabola, r0)
+
+
+def test_a_cost_of_all_margins_together_is_refused():
+    """Its gradient would be N times too small."""
+    margin = below(R0)
+    for cost in (lambda margin: parabola(margin).mean(), lambda margin: parabola(margin)[None]):
+        with pytest.raises(
+            ValueError, match=r"the cost is of every single margin.*shape \(50,\).*Leave out \.mean\(\)"
+        ):
+            cost_derivative(cost, margin)
+        with pytest.raises(ValueError, match="every single margin"):
+            check_cost(cost, R0)
+
+    class Own:
+        def __call__(self, margin):
+            return parabola(margin)
+
+        def derivative(self, margin):
+            return -2 * (R0 - margin)[None]
+
+    with pytest.raises(ValueError, match="the cost's derivative is of every single margin"):
+        cost_derivative(Own(), margin)

@@ -267,3 +267,34 @@ def test_a_result_can_be_kept_in_sets_and_compared_by_identity(searched):
     # Field by field, == on tensors would be an error or, worse, a tensor.
     assert searched != searched[:]
     assert len({searched, searched, searched[:]}) == 2
+
+
+# Files
+
+
+@pytest.mark.parametrize("bounds", [None, (0.0, 1.0), (torch.zeros(SHAPE), torch.ones(SHAPE))])
+def test_what_is_saved_comes_back(tmp_path, bounds):
+    found = search(bounds=bounds, signed=True)
+    found.save(tmp_path / "found.pt")
+    loaded = dyart.BoundaryPoints.load(tmp_path / "found.pt")
+    assert_equal(loaded, found)
+    assert loaded.signed
+    assert loaded.verdict == found.verdict
+
+
+def test_bounds_of_any_kind_are_saved_as_numbers(tmp_path):
+    search(bounds=(np.float32(0), np.float64(1))).save(tmp_path / "found.pt")
+    assert dyart.BoundaryPoints.load(tmp_path / "found.pt").bounds == (0.0, 1.0)
+
+
+def test_other_files_are_no_boundary_points(tmp_path):
+    torch.save({"weight": torch.ones(2)}, tmp_path / "weights.pt")
+    torch.save(search(), tmp_path / "object.pt")
+    (tmp_path / "text.pt").write_text("margin")
+    for name, words in (
+        ("weights", "holds no boundary points"),
+        ("object", "cannot be read"),
+        ("text", "cannot be read"),
+    ):
+        with pytest.raises(ValueError, match=f"{name}.*{words}.*write it with BoundaryPoints.save"):
+            dyart.BoundaryPoints.load(tmp_path / f"{name}.pt")

@@ -60,7 +60,7 @@ def test_bad_logits_are_refused_before_any_gradient(call, change, words):
 )
 def test_models_that_return_something_else_are_told_to_be_wrapped(call, change, name):
     model = Counting(change)
-    with pytest.raises(TypeError, match=rf"returned {name}.*wrap it, e\.g\. lambda x: model\(x\)\[0\]"):
+    with pytest.raises(TypeError, match=rf"returned {name}.*wrap it, e\.g\. lambda x: model\(x\)\["):
         call(model, examples(), classes())
     assert model.forwards == 1
     assert model.gradients == 0
@@ -200,3 +200,21 @@ def test_batch_norm_gets_no_warning_where_all_is_well():
     search(nn.Sequential(nn.Dropout(0.5), nn.GroupNorm(1, 3), Counting()).train(), examples())
     # The objective is meant to run in training mode.
     train(with_batch_norm(training=True), examples(), classes())
+
+
+@pytest.mark.parametrize(
+    ("output", "advice"), [(lambda z: {"scores": z}, r"model\(x\)\['scores'\]"), (lambda z: (z,), r"model\(x\)\[0\]")]
+)
+def test_an_output_with_logits_inside_says_how_to_take_them_out(output, advice):
+    with pytest.raises(TypeError, match=advice):
+        dyart.closest_boundary_points(lambda x: output(x @ torch.eye(3)), torch.rand(2, 3))
+
+
+def test_batches_are_searched_one_by_one():
+    loader = torch.utils.data.DataLoader(torch.rand(4, 3))
+    with pytest.raises(TypeError, match=r"got DataLoader: search batch by batch .* dyart.concat"):
+        dyart.closest_boundary_points(lambda x: x, loader)
+    with pytest.raises(TypeError, match=r"got list: use torch\.as_tensor"):
+        dyart.closest_boundary_points(lambda x: x, [[0.1, 0.2]])
+    with pytest.raises(TypeError, match="for tokens their embeddings"):
+        dyart.closest_boundary_points(lambda x: x, torch.tensor([[3, 4]]))

@@ -225,7 +225,10 @@ def test_vectors_in_the_unit_box_are_allowed(tmp_path):
             {"train_images": np.zeros((0, 3, 32, 32), np.uint8), "train_labels": np.zeros(0, int)},
             "no training examples",
         ),
-        ({"train_images": np.full((60, 2), np.nan)}, r"lie in \[0, 1\], found nan"),
+        (
+            {"train_images": np.where(np.arange(60)[:, None] > 57, np.nan, np.ones((60, 2)))},
+            "2 rows have NaN .* first is 58",
+        ),
         ({"train_images": np.full((60, 2), 1.5)}, r"lie in \[0, 1\], found 1.5"),
         ({"classes": np.array(["a", "b", "c", "d"])}, "no example of class 3"),
         ({"classes": np.array(["a", "b"])}, "0 to 2; with 2 classes"),

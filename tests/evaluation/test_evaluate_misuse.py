@@ -139,3 +139,13 @@ def test_attacks_that_were_to_be_compiled_and_could_not_be_say_so(monkeypatch):
     monkeypatch.setattr(module, "wants_compile", lambda switch, device: (False, "uncompiled: no triton"))
     assert "attacked uncompiled: no triton" in evaluated(compile="on").notes
     assert not evaluated(compile="auto").notes, "too few examples to compile for"
+
+
+def test_a_compiled_model_is_evaluated_as_the_module_inside():
+    """Its own backward pass refuses to run twice over one forward pass."""
+    model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 3)).eval()
+    inputs = torch.rand(24, 20, generator=torch.Generator().manual_seed(0))
+    labels = model(inputs).argmax(dim=1)
+    compiled = torch.compile(model, backend="aot_eager")
+    results = [evaluated(one, inputs, labels, attack="margins") for one in (compiled, model)]
+    assert results[0].robust_accuracy == results[1].robust_accuracy

@@ -57,19 +57,38 @@ class ExponentialCost:
         return torch.where(margin < self.r0, -torch.exp(-self.alpha * margin), 0.0)
 
 
+def costs_of(cost: Cost, margin: Tensor) -> Tensor:
+    """Return h(R), one for every margin.
+
+    Raises:
+        ValueError: the cost returns something else, e.g. their mean, whose derivative would be N times too small.
+    """
+    return _elementwise("the cost", cost(margin), margin)
+
+
 def cost_derivative(cost: Cost, margin: Tensor) -> Tensor:
     """Return h'(R): the cost's own ``derivative`` if it has one, else by autograd."""
     own = getattr(cost, "derivative", None)
     if own is not None:
-        derivative: Tensor = own(margin)
-        return derivative
+        return _elementwise("the cost's derivative", own(margin), margin)
     with torch.inference_mode(False), torch.enable_grad():
         margin = ordinary(margin).requires_grad_()
-        total = cost(margin).sum()
+        total = costs_of(cost, margin).sum()
         if not total.requires_grad:
             return torch.zeros_like(margin)
         (gradient,) = torch.autograd.grad(total, margin, allow_unused=True)
     return torch.zeros_like(margin) if gradient is None else gradient
+
+
+def _elementwise(name: str, values: Tensor, margin: Tensor) -> Tensor:
+    if values.ndim == 0 and not values.requires_grad:
+        return values.expand_as(margin)  # a constant
+    if values.shape != margin.shape:
+        raise ValueError(
+            f"{name} is of every single margin: for margins of shape {tuple(margin.shape)} it returned "
+            f"{tuple(values.shape)}. Leave out .mean() or .sum(): the loss takes the mean itself"
+        )
+    return values
 
 
 def check_cost(cost: Cost, r0: float, samples: int = 256) -> bool:

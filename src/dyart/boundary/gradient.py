@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dyart.boundary.cost import Cost, cost_derivative
+from dyart.boundary.cost import Cost, cost_derivative, costs_of
 from dyart.boundary.margins import boundary_value
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.points import BoundaryPoints
@@ -65,7 +65,7 @@ def margin_costs(
     """Return h(R) per row, ``[N]``, carrying the margin gradient through ``logits``, the output at the points."""
     value = boundary_value(logits, found.labels, found.boundary, found.beta)
     weight, used = margin_weights(found, cost, box_aware, mask, multiplier)
-    height = torch.where(used, cost(torch.where(used, found.margin, 0.0)), 0.0)
+    height = torch.where(used, costs_of(cost, torch.where(used, found.margin, 0.0)), 0.0)
     # Zero in value, grad phi in gradient; a masked row must not bring its NaN along.
     change = torch.where(used, value - value.detach(), 0.0)
     return height.detach() + weight * change

@@ -1,6 +1,6 @@
 """What this layer knows of a model: a callable from inputs to logits, left exactly as it was found."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,9 +17,10 @@ def logits_of(output: object) -> Tensor:
     """Return the logits in a model's output: the tensor itself, or its ``.logits`` (Hugging Face)."""
     logits = getattr(output, "logits", output)
     if not isinstance(logits, Tensor):
+        part = repr(next(iter(output), "logits")) if isinstance(output, Mapping) else "0"
         raise TypeError(
             f"the model returned {type(output).__name__}; it must return a tensor of logits [N, K] or an object "
-            "with a .logits attribute: call model.eval() and wrap it, e.g. lambda x: model(x)[0]"
+            f"with a .logits attribute: call model.eval() and wrap it, e.g. lambda x: model(x)[{part}]"
         )
     if logits.ndim == 1 or (logits.ndim == 2 and logits.shape[1] == 1):
         raise ValueError(

@@ -3,6 +3,8 @@
 import csv
 import dataclasses
 import os
+import pickle  # nosec B403  # for an error of torch's alone
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,6 +20,7 @@ from dyart.boundary.validation import Bounds, as_bounds
 RESIDUAL = 0.1
 ALIGNMENT = 0.9
 SHOCK = 0.01
+FORMAT = "dyart boundary points"  # and its version, in a file
 
 
 class Passes(NamedTuple):
@@ -239,6 +242,29 @@ class BoundaryPoints:
             writer = csv.writer(file)
             writer.writerow(columns)
             writer.writerows(zip(*columns.values(), strict=True))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to a file, points and gradients included, for ``load``."""
+        content = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        bounds = self.bounds and tuple(bound if isinstance(bound, Tensor) else float(bound) for bound in self.bounds)
+        # Plain types alone: they are read back without running anything.
+        plain = {"bounds": bounds, "beta": float(self.beta), "cost": tuple(self.cost), FORMAT: 1}
+        torch.save(content | plain, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> "BoundaryPoints":
+        """Return what ``save`` wrote, on a device. Nothing in the file is executed.
+
+        Raises:
+            ValueError: the file is something else.
+        """
+        try:
+            content = torch.load(path, map_location=device, weights_only=True)
+        except (RuntimeError, pickle.UnpicklingError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{path} cannot be read: write it with BoundaryPoints.save ({error})") from error
+        if not isinstance(content, dict) or content.pop(FORMAT, None) != 1:
+            raise ValueError(f"{path} holds no boundary points of this version: write it with BoundaryPoints.save")
+        return cls(**content | {"cost": Passes(*content["cost"])})
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "BoundaryPoints":
         changed: dict[str, Any] = {name: change(getattr(self, name)) for name in _tensor_fields(self)}

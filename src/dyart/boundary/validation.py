@@ -41,10 +41,13 @@ def check_count(name: str, value: int, least: int) -> None:
 def check_inputs(inputs: Tensor, bounds: Bounds) -> None:
     """Raise unless ``inputs`` is a finite floating-point batch inside the bounds."""
     if not isinstance(inputs, Tensor):
-        raise TypeError(f"inputs must be a torch.Tensor, got {type(inputs).__name__}: use torch.as_tensor")
+        batches = hasattr(inputs, "__iter__") and not hasattr(inputs, "__array__") and not isinstance(inputs, list)
+        advice = "search batch by batch and join the results with dyart.concat" if batches else "use torch.as_tensor"
+        raise TypeError(f"inputs must be a torch.Tensor, got {type(inputs).__name__}: {advice}")
     if not inputs.is_floating_point():
         raise TypeError(
-            f"inputs must be floating point, got {inputs.dtype}; for images in 0..255 pass images.float() / 255"
+            f"inputs must be floating point, got {inputs.dtype}; for images in 0..255 pass images.float() / 255, for "
+            "tokens their embeddings, to a function from these to logits"
         )
     if inputs.ndim == 0:
         raise ValueError("inputs must be a batch [N, ...], got a single number")

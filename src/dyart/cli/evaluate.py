@@ -108,4 +108,6 @@ def _facts(options: argparse.Namespace, data: DataSet, run: Path | None) -> dict
     if run is None:
         return facts | {"model": options.model, "weights": str(options.weights) if options.weights else None}
     checkpoint = checkpoint_of(options.run_or_checkpoint)
-    return facts | {"checkpoint": "best" if checkpoint == checkpoint_of(run) else checkpoint.name}
+    which = "best" if checkpoint == checkpoint_of(run) else checkpoint.name
+    # By name, too: a training that goes on may have another best one.
+    return facts | {"checkpoint": which, "checkpoint_name": checkpoint.resolve().name}

@@ -49,17 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refuse(parser, options.command, rest)
     if rest and options.command in ("train", "compare"):
         refuse_near_flags(parser, options.command, rest, TOP_KEYS)
-    if options.version:
-        from dyart.cli.environment import version_text
-
-        print(version_text())
-        return 0
-    if options.command is None:
-        print(overview(parser), end="")
-        return 0
     options.rest = rest
 
     def work() -> int:
+        if options.version:
+            from dyart.cli.environment import version_text
+
+            print(version_text())
+            return 0
+        if options.command is None:
+            print(overview(parser), end="")
+            return 0
         from dyart.engine.allocation import keep_freed_memory
 
         together: Callable[[], AbstractContextManager[None]] = nullcontext

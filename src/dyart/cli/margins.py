@@ -22,7 +22,7 @@ from dyart.data.ranks import team_here
 from dyart.data.sets import Indices
 from dyart.dynamics.pictures import PICTURED, packed
 from dyart.engine.files import write_json, write_whole
-from dyart.engine.stored import read_config
+from dyart.engine.stored import checkpoint_of, read_config
 from dyart.evaluation.agreement import Agreement, compare
 from dyart.evaluation.curve import accuracy_from_margins
 from dyart.evaluation.intervals import wilson
@@ -46,6 +46,8 @@ def margins_command(options: argparse.Namespace) -> None:
     if options.count is not None and options.count < 1:
         raise ValueError(f"--count must be at least 1, got {options.count}")
     model, data, device, folder = named_network(options)
+    # Now: while a training goes on, another one may be the best by the end of the search.
+    checkpoint = checkpoint_of(options.run_or_checkpoint).resolve().name if folder else None
     options.norm = options.norm or ("linf" if folder is None else read_config(folder, method=False).eval.norm)
     if options.cross_check:
         options.cross_check = _second_solver(options.cross_check, options.solver, options.norm)
@@ -109,7 +111,7 @@ def margins_command(options: argparse.Namespace) -> None:
             other.to_csv(second, called.tolist(), files, classes)
         print(f"the second opinion: {second}")
     if team.rank == 0:
-        write_json(path.with_suffix(".json"), _record(options, data, rows, found, summary, report))
+        write_json(path.with_suffix(".json"), _record(options, checkpoint, data, rows, found, summary, report))
 
 
 def _draw(found: BoundaryPoints, index: Tensor, path: Path) -> None:
@@ -156,6 +158,7 @@ def _summary(found: BoundaryPoints, options: argparse.Namespace) -> dict[str, An
 
 def _record(
     options: argparse.Namespace,
+    checkpoint: str | None,
     data: DataSet,
     rows: Indices,
     found: BoundaryPoints,
@@ -170,7 +173,7 @@ def _record(
     }
     ratio = None if report is None or math.isnan(report.ratio) else report.ratio  # JSON has no NaN
     agreement = None if report is None else {"agree": report.agree, "both": report.both, "ratio": ratio}
-    return {
+    return ({"checkpoint_name": checkpoint} if checkpoint else {}) | {
         "data": data.name,
         "split": "test",
         "drawn_from": len(data.test),

@@ -36,7 +36,11 @@ def as_images(array: Array, where: str) -> Images:
     stays one: images with the channels last are then a view, put in order batch by batch.
     """
     if array.ndim == 2 and array.dtype.kind == "f":
-        if array.size and not (array.min() >= 0 and array.max() <= 1):  # so that nan fails, too
+        if len(bad := np.flatnonzero(~np.isfinite(array).all(axis=1))):
+            raise DataError(
+                f"{where}: {len(bad):,} rows have NaN or infinity in them, the first is {bad[0]}: fill it in"
+            )
+        if array.size and not (array.min() >= 0 and array.max() <= 1):
             raise DataError(
                 f"{where}: vectors must lie in [0, 1], found {array.min()} to {array.max()}: save (x - low) / (high - "
                 "low) with the least and largest number of each column, and train the network on the same; for any "

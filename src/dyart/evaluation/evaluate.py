@@ -48,6 +48,7 @@ BATCH, GPU_BATCH = 256, 1000
 # to the boundary search, at every radius from 2/255 to 16/255 (benchmarks/results/evaluate-precision.json).
 BF16_FROM, BF16_CAPABILITY = 2 / 255, (8, 0)
 SAMPLE = 512
+COMPILED = "_orig_mod"  # where torch.compile keeps the module it was given
 FEW = 8  # examples whose outputs tell models apart
 SAID = "few classes"  # a finding that the notes on the attacks have, too, in more detail
 
@@ -93,7 +94,8 @@ def evaluate(
     The model's modes, flags, gradients, buffers and the global random state are the same afterwards.
 
     Args:
-        model: any callable from inputs to logits ``[N, K]`` (or to an object with ``.logits``), K >= 2.
+        model: any callable from inputs to logits ``[N, K]`` (or to an object with ``.logits``), K >= 2. Of one that
+            ``torch.compile`` made, the module inside is evaluated: its backward pass may run but once.
         inputs: ``[N, ...]``: tensor or array of float32 or float64 inside the bounds, or of uint8 (divided by 255).
             Batches of them are sent to the device one by one. Normalisation belongs inside the model.
         labels: ``[N]``, integers.
@@ -112,7 +114,8 @@ def evaluate(
         rows: what the records call each of ``inputs`` instead, e.g. its row in the file that they were drawn from.
         files: the file of each of ``inputs``, for a column ``file`` of ``per_example.csv``.
         folder: keeps a journal there, so that an evaluation that was killed goes on where it was when it is called
-            again, and writes ``evaluation.json``, ``evaluation.npz`` and ``per_example.csv`` at the end.
+            again, and writes ``evaluation.json``, ``evaluation.npz`` and ``per_example.csv`` at the end. A finished
+            evaluation of something else that lies there is replaced.
         fresh: forget the folder's journal.
         preflight: first check that model and inputs are what attacks need.
         expected_accuracy: the clean accuracy measured before, for the preflight to compare with.
@@ -146,6 +149,7 @@ def evaluate(
         raise ValueError(
             f"expected_accuracy is a share between 0 and 1, got {expected_accuracy!r}: divide percents by 100"
         )
+    model = getattr(model, COMPILED, model)
     examples = Examples(inputs, labels, device, model, index)
     called = examples.index if rows is None else np.asarray(rows, dtype=np.int64)[examples.index]
     if len(files) not in (0, len(inputs)):

@@ -10,7 +10,7 @@ import torch
 from dyart.engine.fabric import team_of
 from dyart.engine.fit import Training
 from dyart.engine.run import default_folder, make_model
-from dyart.engine.stored import averaged_weights, load_weights
+from dyart.engine.stored import averaged_weights, checkpoint_of, load_weights
 from dyart.evaluation.evaluate import evaluate
 from dyart.evaluation.examples import model_digest
 from dyart.evaluation.records import FILE, FLAGS, write_records
@@ -68,7 +68,7 @@ def measure_run(training: Training) -> Measured:
         restarts=1,
         precision="ieee",
         compile="off",
-        facts=_facts(training) | {"network": model_digest(model)} if team.rank == 0 else None,
+        facts=_facts(training, folder) | {"network": model_digest(model)} if team.rank == 0 else None,
         team=team,
     )
     if team.rank == 0:
@@ -77,10 +77,11 @@ def measure_run(training: Training) -> Measured:
     return Measured(result, folder / FILE)
 
 
-def _facts(training: Training) -> dict[str, Any]:
+def _facts(training: Training, folder: Path) -> dict[str, Any]:
     return {
         "data": training.data.name,
         "checkpoint": "best",
+        "checkpoint_name": checkpoint_of(folder).name,
         "epoch": training.best_epoch if training.best_epoch > 0 else training.epochs,
         "seconds_per_epoch": float(np.median([r["train_seconds"] for r in training.history if r["phase"] == "train"])),
         "notes": list(training.data.notes),

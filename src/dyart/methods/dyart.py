@@ -58,7 +58,8 @@ class DyART(Method[BoundaryPoints]):
     Args:
         alpha: of ``ExponentialCost``: how strongly small margins come first.
         r0: of ``ExponentialCost``: margins from here on cost nothing.
-        lam: weight of the margin term (the paper's lambda).
+        lam: weight of the margin term (the paper's lambda). Like alpha it has a unit, one over a distance: in another
+            norm, or for inputs of another scale, keep ``alpha * r0`` and ``lam * r0``.
         beta: inverse temperature of the soft boundary.
         steps: gradient evaluations of the search, at least 2.
         search_model: what the search calls instead of the model, e.g. a compiled copy that shares its weights, in

@@ -50,6 +50,8 @@ class Accuracy:
     """Name of the folder that the record is in."""
     drawn_from: int | None
     """Images of the whole test set, where the record says so."""
+    checkpoint: str = ""
+    """Name of the checkpoint that it is of, where the record says so."""
 
     @property
     def partial(self) -> bool:
@@ -78,6 +80,8 @@ class Shares:
     """What moves the boundary: ``gradient``, ``optimizer``, or nothing where the file does not say."""
     step: str = ""
     """The same in words, e.g. the optimizer with its settings."""
+    checkpoint: str = ""
+    """Name of the checkpoint that they are of, where the file says so."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +104,11 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"expected an object, got {type(content).__name__}")
     return content
+
+
+def checkpoint_name(record: dict[str, Any]) -> str:
+    """Return which checkpoint a record of margins or of an evaluation is of; "" of earlier versions, or of no run."""
+    return str(record.get("checkpoint_name") or "")
 
 
 def read_columns(path: Path) -> Columns:
@@ -147,6 +156,7 @@ def read_accuracy(path: Path) -> Accuracy:
         alarms=[str(alarm) for alarm in content.get("alarms", [])],
         folder=path.parent.name,
         drawn_from=content.get("drawn_from"),
+        checkpoint=checkpoint_name(content),
     )
 
 
@@ -167,6 +177,7 @@ def read_shares(path: Path) -> Shares:
         tests=[test for test in content.get("tests", []) if test.get("difference") is not None],
         update=str(content.get("update", "")),
         step=str(content.get("step", "")),
+        checkpoint=Path(str(content.get("checkpoint") or "")).name,  # a path, which may have been of another machine
     )
 
 

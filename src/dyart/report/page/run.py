@@ -54,11 +54,15 @@ class Run:
     The same as ``accuracy`` where there is none of the whole.
     """
     margins: Columns | None = None
+    searched: str = ""
+    """Name of the checkpoint that ``margins`` are of, where their record says so."""
     dynamics: Columns | None = None
     shares: Shares | None = None
     pictures: Pictures | None = None
     """Of the examples in ``dynamics``; without those, of some of ``margins``."""
     monitor: Columns | None = None
+    best: str = ""
+    """Name of the best checkpoint at present; "" where the folder has none, like a copy without them."""
     damaged: list[str] = field(default_factory=list)
     colour: str = "blue"
     """By name; the style sheet says what it looks like."""
@@ -161,10 +165,12 @@ def _read(folder: Path, name: str) -> Run:
     norm = str(config.get("eval.norm", "linf"))
     data = str(config.get("data.name", ""))
     accuracy, newest = _chosen(whole, [one for one in beside if one is not None], norm, data)
-    margins, drawn = _searched(folder, norm, data, part)
+    best = _best(folder)
+    margins, drawn, searched = _searched(folder, norm, data, best, part)
     dynamics = part("dynamics.csv", files.read_columns)
     if margins is None and (whole is None or whole.norm == norm):
         margins = part("per_example.csv", files.read_margins)
+        searched = whole.checkpoint if whole and margins is not None else ""
     return Run(
         name=name,
         folder=folder,
@@ -175,10 +181,12 @@ def _read(folder: Path, name: str) -> Run:
         accuracy=accuracy,
         part=newest,
         margins=margins,
+        searched=searched,
         dynamics=dynamics,
         shares=part("dynamics.json", files.read_shares),
         pictures=part(drawn if dynamics is None else "dynamics.npz", files.read_pictures),
         monitor=part(MONITOR, files.read_monitor),
+        best=best,
         damaged=damaged,
     )
 
@@ -220,34 +228,41 @@ def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
     return {key: value for key, value in config.items() if value is not None}, {"versions": versions}
 
 
-def _searched(folder: Path, norm: str, data: str, part: Part) -> tuple[Columns | None, str]:
-    """Return a search's distances to the exact boundary in one norm, and the name of the file with its pictures.
+def _searched(folder: Path, norm: str, data: str, best: str, part: Part) -> tuple[Columns | None, str, str]:
+    """Return a search's distances to the exact boundary in one norm, the name of the file with its pictures, and whose.
 
     Of the run's best weights on its own data: ``margins.csv`` first, which without settings is taken for what it should
     be; then those that were measured beside it, which have settings (a second opinion has none, and is not what is
-    looked for).
+    looked for). Where all are of what was best earlier: the first of them.
     """
+    older: list[tuple[Columns, str, str]] = []
     beside = sorted(folder.glob("margins-*.csv"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in (folder / MARGINS, *(path for path in beside if path.with_suffix(".json").is_file())):
         record = part(path.with_suffix(".json").name, files.read_json) or {}
         settings = record.get("settings", {})
         fits = settings.get("norm", norm) == norm and settings.get("boundary", "exact") == "exact"
-        fits = fits and same_data(str(record.get("data") or ""), data) and _of_best(settings, folder)
+        fits = fits and same_data(str(record.get("data") or ""), data) and _of_best(settings, best)
         columns: Columns | None = part(path.name, files.read_columns) if fits else None
-        if columns is not None:
-            return columns, path.with_suffix(PICTURED).name
-    return None, ""
+        if columns is None:
+            continue
+        found = columns, path.with_suffix(PICTURED).name, files.checkpoint_name(record)
+        if not best or found[-1] in ("", best):
+            return found
+        older.append(found)
+    return older[0] if older else (None, "", "")
 
 
-def _of_best(settings: dict[str, Any], folder: Path) -> bool:
-    """Return whether a search was of a run's best weights: of the run itself, or of the checkpoint that has them."""
+def _of_best(settings: dict[str, Any], best: str) -> bool:
+    """Return whether a search was asked for a run's best weights: of the run itself, or of the checkpoint with them."""
     place = Path(str(settings.get("run_or_checkpoint") or ""))
-    if place.parent.name != "checkpoints":
-        return True
+    return place.parent.name != "checkpoints" or best in ("", place.name)
+
+
+def _best(folder: Path) -> str:
     try:
-        return checkpoint_of(folder).name == place.name
+        return checkpoint_of(folder).name
     except (CheckpointError, RunError):  # a copy of the folder may be without them
-        return True
+        return ""
 
 
 def class_names(data: str, root: str | None = None) -> tuple[str, ...]:

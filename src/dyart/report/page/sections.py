@@ -13,6 +13,7 @@ from dyart.report.page.markup import Markup, element, joined
 from dyart.report.page.parts import asset, missing, of_run, plot, plot_of_run, section
 from dyart.report.page.run import Run, same_data
 from dyart.report.page.tables import accuracy_table, name_tag, settings_table
+from dyart.report.page.weights import earlier_accuracy, earlier_dynamics, earlier_margins, of_earlier
 from dyart.report.page.words import NORMS, how, interval, listed, method_of, of_recipe, percent
 from dyart.report.smoothing import MOST
 from dyart.report.style import method_name
@@ -29,22 +30,23 @@ def name_of_cards(runs: Sequence[Run]) -> str:
 
 
 def _card(run: Run) -> Markup:
-    numbers: list[tuple[str, str, str]] = []
+    numbers: list[tuple[str, str, str, str]] = []
     if run.accuracy:
-        numbers.append(("clean accuracy", percent(run.accuracy.clean.value), interval(run.accuracy.clean)))
+        checkpoint = run.accuracy.checkpoint
+        numbers.append(("clean accuracy", percent(run.accuracy.clean.value), interval(run.accuracy.clean), checkpoint))
         robust = run.accuracy.robust.get(run.radius)
         if robust:
-            numbers.append((f"robust at {run.radius}", percent(robust.value), interval(robust)))
+            numbers.append((f"robust at {run.radius}", percent(robust.value), interval(robust), checkpoint))
     middle = median_margin(run)
     if middle is not None:
-        numbers.append(("median margin", f"{middle:.3g}", NORMS.get(run.norm, run.norm)))
+        numbers.append(("median margin", f"{middle:.3g}", NORMS.get(run.norm, run.norm), run.searched))
     own = run.shares.methods.get(str(run.config.get("method.name"))) if run.shares else None
-    if own and own.below.count:
-        radius = run.shares.radius if run.shares else run.radius
-        numbers.append(("losing margin", percent(own.below.value), f"of those below {radius}"))
+    if run.shares and own and own.below.count:
+        below = f"of those below {run.shares.radius}"
+        numbers.append(("losing margin", percent(own.below.value), below, run.shares.checkpoint))
     values = [
-        element("div", element("dt", term), element("dd", value, element("small", more)))
-        for term, value, more in numbers
+        element("div", element("dt", term), element("dd", value, element("small", more), _whose(run, checkpoint)))
+        for term, value, more, checkpoint in numbers
     ]
     note = element("p", of_recipe(run), class_="note") if run.config.get("note") else ""
     problems = [element("p", problem, class_="missing") for problem in run.damaged]
@@ -57,6 +59,11 @@ def _card(run: Run) -> Markup:
         *problems,
         style=f"--own:var(--{run.colour})",
     )
+
+
+def _whose(run: Run, checkpoint: str) -> Markup:
+    words = of_earlier(run, checkpoint)
+    return element("small", words) if words else Markup()
 
 
 def accuracy(runs: Sequence[Run], shown: Figure | None) -> Markup:
@@ -79,6 +86,8 @@ def accuracy(runs: Sequence[Run], shown: Figure | None) -> Markup:
             class_="sided",
         ),
         *(_partly(run) for run in runs),
+        earlier_accuracy(runs),
+        earlier_margins(runs) if shown else "",  # the dotted lines
         *(_alarm(run, alarm) for run in runs if run.accuracy for alarm in run.accuracy.alarms),
         missing(runs, lambda run: run.accuracy is None, "robust accuracy", lambda run: run.command("evaluate")),
     )
@@ -103,6 +112,8 @@ def _partly(run: Run) -> Markup:
     norm = f"in {NORMS.get(part.norm, part.norm)} " if part.norm != run.norm else ""
     data = f" of {part.data}" if not same_data(part.data, str(run.config.get("data.name", ""))) else ""
     words = f"also evaluated {norm}on {images}{data} ({part.folder}; {part.attack}): {', '.join(numbers)}."
+    if whose := of_earlier(run, part.checkpoint):
+        words += f" That is {whose}."
     return element("p", element("strong", f"{run.name}: "), words)
 
 
@@ -161,6 +172,7 @@ def margins(
             class_="grid three",
         ),
         watched,
+        earlier_margins(runs),
         missing(
             runs,
             lambda run: run.margins is None,
@@ -199,7 +211,7 @@ def dynamics(runs: Sequence[Run], bars: Sequence[Figure | None]) -> Markup:
         lambda run: run.command("dynamics"),
     )
     if not any(motion.moving(run) for run in runs):
-        return section("dynamics", _uncounted(runs), lacking)
+        return section("dynamics", _uncounted(runs), earlier_dynamics(runs), lacking)
     intro = element("p", "How one training step would move the boundary, seen from every example: away from it (the "
                     "margin grows) or towards it.", class_="lede")  # fmt: skip
     methods = joined(*(_methods(number, run) for number, run in enumerate(runs)))
@@ -214,6 +226,7 @@ def dynamics(runs: Sequence[Run], bars: Sequence[Figure | None]) -> Markup:
         Markup(asset("scatter.html")),
         element("div", plot_of_run("bars", "Who loses margin", caption, bars), *verdicts, class_="sided below"),
         _uncounted(runs),
+        earlier_dynamics(runs),
         lacking,
     )
 
@@ -247,7 +260,11 @@ def vulnerable(runs: Sequence[Run]) -> Markup:
     pictures = element("p", unseen, class_="missing") if blind else ""
     if not any(motion.points(run) for run in runs):
         return section("vulnerable", _uncounted(runs), pictures, lacking)
-    return section("vulnerable", element("p", words, class_="lede"), gallery, button, pictures, lacking)
+    older = joined(
+        earlier_dynamics([run for run in runs if run.dynamics is not None]),
+        earlier_margins([run for run in runs if run.dynamics is None]),
+    )
+    return section("vulnerable", element("p", words, class_="lede"), gallery, button, older, pictures, lacking)
 
 
 def settings(runs: Sequence[Run]) -> Markup:
