@@ -28,6 +28,7 @@ from side_effects import (
     train,
     usual_points,
 )
+from torch import nn
 
 import dyart
 
@@ -215,3 +216,30 @@ def test_tensors_made_in_inference_mode_can_be_used_outside():
     assert inputs.is_inference()
     model = network().eval()
     assert_same_points(dyart.closest_boundary_points(model, inputs, labels, steps=10), usual_points())
+
+
+def test_a_method_of_a_network_is_searched_like_the_network():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3)).train()
+    x = torch.rand(12, 4)
+    labels = model.eval()(x).argmax(dim=1)
+    model.train()
+    with pytest.warns(UserWarning, match="BatchNorm layers in training mode"):
+        expected = dyart.closest_boundary_points(model, x, labels)
+    with pytest.warns(UserWarning, match="BatchNorm layers in training mode"):
+        found = dyart.closest_boundary_points(model.forward, x, labels)
+    assert torch.equal(found.margin.nan_to_num(), expected.margin.nan_to_num())
+    assert model[1].num_batches_tracked == 0
+    assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(16)])
+def test_a_function_around_a_network_in_training_mode_is_warned_of(layer):
+    model = nn.Sequential(nn.Linear(4, 16), layer, nn.Linear(16, 3)).train()
+    x = torch.rand(6, 4)
+    with pytest.warns(UserWarning, match=r"model in it is in training mode.*Call \.eval\(\) first"):
+        dyart.closest_boundary_points(lambda z: 1.0 * model(z), x, steps=2)
+    model.eval()
+    dyart.closest_boundary_points(lambda z: 1.0 * model(z), x, steps=2)
+    plain = nn.Linear(4, 3).train()
+    dyart.closest_boundary_points(lambda z: 1.0 * plain(z), x, steps=2)

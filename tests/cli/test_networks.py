@@ -1,6 +1,7 @@
 """Networks as people have them: factories with arguments, state dicts with prefixes, other people's checkpoints."""
 
 import argparse
+import re
 import types
 
 import numpy as np
@@ -383,6 +384,34 @@ def test_the_recorded_accuracy_is_that_of_the_best_checkpoint_on_its_own_data(ru
     known = [recorded_accuracy(path, data) for path in others]
     assert sum(value is not None for value in known) == 1
     assert best[3] == run
+
+
+NETWORK = "from torch import nn\n\ndef make(classes, shape):\n    return nn.Linear(shape[0], classes)\n"
+
+
+def test_measuring_a_run_tells_of_another_source_of_its_network(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = tmp_path / "changed_network.py"
+    source.write_text(NETWORK)
+    words = ["--data.name", "three-blobs", "--model.name", "changed_network:make", "--train.epochs", "1"]
+    words += ["--train.batch_size", "256", "--data.crop", "0", "--eval.attack", "none", "--train.device", "cpu"]
+    assert main(["train", "fashion-mini-cnn-natural", *words, "--out", "begun", "--quiet"]) == 0
+    (tmp_path / "begun").rename("moved")
+    commands = (
+        ["evaluate", "moved", "--attack", "clean", "--out", "e", "--device", "cpu"],
+        ["margins", "moved", "--count", "5", "--out", "m.csv", "--device", "cpu"],
+        ["dynamics", "moved", "--count", "5", "--steps", "2", "--methods", "natural", "--out", "d", "--device", "cpu"],
+    )
+    for changed in (False, True):
+        if changed:
+            source.write_text(NETWORK + "# another\n")
+        for command in commands:
+            capsys.readouterr()
+            assert main(command) == 0, capsys.readouterr().err
+            lines = [line for line in capsys.readouterr().err.splitlines() if "changed_network.py " in line]
+            assert len(lines) == changed, command
+            said = r"moved was trained with another source of its network: changed_network\.py \w{8} \(was \w{8}\)"
+            assert all(re.fullmatch(said, line) for line in lines)
 
 
 def test_examples_are_spread_over_the_set_and_the_same_for_a_seed():

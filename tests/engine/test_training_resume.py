@@ -167,6 +167,32 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
     assert (again.best, again.best_epoch) == (first.best, first.best_epoch)
 
 
+@pytest.mark.parametrize("early_stop", [None, 1])
+def test_with_nothing_left_to_train_a_change_is_not_taken(tmp_path, capsys, early_stop):
+    folder = tmp_path / "run"
+    # Without a step to speak of, no epoch is better than the first.
+    config = make_config(folder, train_early_stop=early_stop, optim_lr=1e-9)
+    assert train(config).steps_done == (3 if early_stop is None else 2) * STEPS
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    again = train(make_config(folder, train_early_stop=early_stop, optim_lr=0.5), resume=True)
+    said = capsys.readouterr().out
+    assert f"nothing is left to train in {folder}: optim.lr 0.5 (was 1e-09) is not taken" in said
+    assert ("raise train.epochs" if early_stop is None else "raise train.early_stop") in said
+    assert "from step" not in said
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
+    assert (again.taken, again.config) == (0, config), "what is measured next is the run as it is"
+
+
+def test_a_run_that_is_asked_for_less_patience_stops_there(tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(CrashError):
+        train(make_config(folder, optim_lr=1e-9), callbacks=[CrashAt(2 * STEPS + 1)])
+    before = (folder / "config.yaml").read_bytes()
+    assert train(make_config(folder, optim_lr=1e-9, train_early_stop=1), resume=True).taken == 0
+    assert (folder / "config.yaml").read_bytes() == before
+
+
 def test_before_the_first_checkpoint_a_resumed_run_begins_anew(tmp_path, whole):
     folder = tmp_path / "run"
     config = make_config(folder, **LONG, **CASES["at"])

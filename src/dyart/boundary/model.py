@@ -1,5 +1,6 @@
 """What this layer knows of a model: a callable from inputs to logits, left exactly as it was found."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 Model = Callable[[Tensor], Any]
 
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
+_MODAL = (_BATCH_NORM, nn.modules.dropout._DropoutNd)
 _RECURRENT = (nn.RNN.forward, nn.LSTM.forward, nn.GRU.forward)
 
 
@@ -45,9 +47,29 @@ def has_batch_statistics(model: Model) -> bool:
     return any(isinstance(module, _BATCH_NORM) and module.running_mean is None for module in _modules(model))
 
 
+def training_behind(model: Model) -> list[str]:
+    """Return the names of networks that a plain function refers to, and that compute otherwise in their training mode.
+
+    They are called as they are: which networks a function calls is more than its names can tell.
+    """
+    if not inspect.isfunction(model):
+        return []
+    try:
+        names = inspect.getclosurevars(model)
+    except ValueError:  # a variable that is not set yet
+        return []
+    named = {**names.globals, **names.nonlocals}
+    return sorted(
+        name
+        for name, value in named.items()
+        if isinstance(value, nn.Module) and any(isinstance(m, _MODAL) and m.training for m in value.modules())
+    )
+
+
 def _modules(model: Model) -> list[nn.Module]:
-    """Return the modules of a model that have modes: those of frozen TorchScript have none any more."""
-    modules = model.modules() if isinstance(model, nn.Module) else ()
+    """Return the modules of a model, or of that whose method it is, that have modes: frozen TorchScript's have none."""
+    owner = getattr(model, "__self__", model)
+    modules = owner.modules() if isinstance(owner, nn.Module) else ()
     return [module for module in modules if hasattr(module, "training")]
 
 

@@ -19,6 +19,7 @@ from dyart.boundary.model import (
     has_training_batch_norm,
     ieee_float32,
     logits_of,
+    training_behind,
     unchanged,
 )
 from dyart.boundary.multistart import Effort, solve
@@ -60,7 +61,7 @@ def closest_boundary_points(
     The model runs in eval mode (BatchNorm with its running statistics) and in the inputs' dtype, without TF32 and
     autocast; margins are float32 or better. Its modes, flags, gradients, buffers and the global random state are the
     same afterwards. Every point reported as found was evaluated on the other side of the boundary, inside the bounds.
-    A callable that is no ``nn.Module`` is called as it is: put what it wraps into eval mode first.
+    A function is called as it is: put what it wraps into eval mode first (a method of a module is as good as that).
 
     Cost: one forward pass; ``steps`` forward and backward passes per restart, whatever the number of classes; to
     compare ``rivals``, once, a forward pass (``"l1"``: two) and a backward pass for each (a search that aims at one
@@ -123,6 +124,12 @@ def closest_boundary_points(
             warnings.warn(
                 "the model has BatchNorm layers in training mode; the search uses their running statistics (eval "
                 "mode) and leaves the mode as it is. Call model.eval() to silence this",
+                stacklevel=2,
+            )
+        if behind := training_behind(model):
+            warnings.warn(
+                f"the model is a function, and {', '.join(behind)} in it is in training mode, with dropout or "
+                "BatchNorm: points would be of other networks than the one that is used later. Call .eval() first",
                 stacklevel=2,
             )
     validation.check_start(start, inputs, bounds, validate)

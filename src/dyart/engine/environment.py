@@ -36,10 +36,16 @@ def environment(config: Config, fabric: Fabric) -> dict[str, Any]:
     }
 
 
-def sources(config: Config) -> dict[str, str]:
-    """Return the SHA-256 of the files that networks and methods of the user's own come from, by module."""
+def sources(config: Config, method: bool = True) -> dict[str, str]:
+    """Return the SHA-256 of the files that networks and methods of the user's own come from, by module.
+
+    Args:
+        config: names them.
+        method: False: of the network alone. To measure it, its method's code need not be there.
+    """
     found = {}
-    for name in filter(is_factory, (config.model.name, str(config.method["name"]))):
+    names = [config.model.name, *([str(config.method["name"])] if method else [])]
+    for name in filter(is_factory, names):
         load_named(name.removesuffix(SUFFIX))
         module = name.split(":")[0]
         file = getattr(sys.modules[module], "__file__", None)
@@ -48,17 +54,33 @@ def sources(config: Config) -> dict[str, str]:
     return found
 
 
-def changed_sources(path: Path, config: Config) -> dict[str, tuple[str, str]]:
-    """Return the modules whose files are others than an ``environment.json`` says, with the beginnings of both sums."""
+def changed_sources(path: Path, config: Config, method: bool = True) -> dict[str, tuple[str, str]]:
+    """Return the modules whose files are others than an ``environment.json`` says, with the beginnings of both sums.
+
+    Args:
+        path: of the ``environment.json``.
+        config: names the network and the method.
+        method: see ``sources``.
+    """
+    before = recorded(path, "sources")
     try:
-        before = json.loads(path.read_bytes())["sources"]
-        return {
-            f"{name}.py": (str(before[name])[:SHOWN], digest[:SHOWN])
-            for name, digest in sources(config).items()
-            if before.get(name, digest) != digest
-        }
-    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):  # without it, nothing is known
+        now = sources(config, method) if before else {}
+    except (ValueError, LookupError, TypeError, AttributeError):  # whoever calls them says what is wrong
         return {}
+    return {
+        f"{name}.py": (str(before[name])[:SHOWN], digest[:SHOWN])
+        for name, digest in now.items()
+        if before.get(name, digest) != digest
+    }
+
+
+def recorded(path: Path, key: str) -> dict[str, Any]:
+    """Return a section of an ``environment.json``; an empty one where it is missing or damaged."""
+    try:
+        section = json.loads(path.read_bytes())[key]
+    except (FileNotFoundError, ValueError, LookupError, TypeError):  # without it, nothing is known
+        return {}
+    return section if isinstance(section, dict) else {}
 
 
 def _version(package: str) -> str | None:

@@ -103,6 +103,11 @@ class Training:
         """Steps of the optimizer since the beginning, burn-in included."""
         return self.position.epoch * len(self.loader) + self.position.step
 
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to train: all epochs are done, or patience is lost."""
+        return self.position.epoch >= self.epochs or self._patience_lost()
+
     @cached_property
     def config_text(self) -> str:
         """The configuration as YAML, for every checkpoint; made once: it takes longer than small weights do."""
@@ -186,7 +191,7 @@ class Training:
                 callback.on_start(self)
                 stack.callback(callback.on_end, self)
             stack.enter_context(self.saver)
-            while self.position.epoch < self.epochs and not self._patience_lost():
+            while not self.finished:
                 self._epoch(seed)
 
     def _epoch(self, seed: Callable[[int], None]) -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -26,15 +27,16 @@ from dyart.engine.deterministic import deterministic
 from dyart.engine.environment import changed_sources, environment
 from dyart.engine.fabric import Fabric, make_fabric, team_of
 from dyart.engine.files import write_json, write_whole
+from dyart.engine.fingerprint import FINGERPRINT, check_data, fingerprint
 from dyart.engine.fit import Training
 from dyart.engine.lock import LockedError, locked
+from dyart.engine.resuming import Changes, changes_of, check_epochs, compare_anew, in_words, keep_settings
 from dyart.engine.stored import (
     CONFIG,
     ENVIRONMENT,
     RunError,
     averaged_weights,
     checkpoint_of,
-    copied_config,
     load_weights,
     read_config,
     run_folder,
@@ -42,16 +44,10 @@ from dyart.engine.stored import (
 from dyart.engine.views import wants_compile
 from dyart.engine.weights import fit_weights, read_weights
 from dyart.models import build
-from dyart.recipes import Config, differences, dump, make_method, resolve
+from dyart.recipes import Config, dump, make_method
 
 log = logging.getLogger("dyart")
 
-# Of a resumed run these stay: with others, its steps or weights would mean something else.
-STAY = ("seed", "data.", "model.", "method.name", "train.batch_size", "train.burn_in")
-# Of these, some are about the machine alone.
-MOVABLE = {"data.root", "data.residency"}
-# By these, epochs are compared.
-JUDGED = ("eval.radius", "eval.steps", "eval.norm")
 # Outputs whose rows sum to 1 by this are probabilities.
 SUMS_TO_ONE = 1e-3
 # A training radius so many times the one that it is judged by, or less than its inverse, may not be meant.
@@ -71,12 +67,13 @@ def train(
         config: everything resolved (``dyart.recipes.resolve``).
         resume: go on from the folder's last checkpoint. Seed, data, network, method and batch must be the run's own;
             other settings may change, e.g. the learning rate after a loss that was not finite: ``config.yaml`` has the
-            newest, ``environment.json`` says what changed at which step.
+            newest, ``environment.json`` says what changed at which step. With nothing left to train, none is taken.
         callbacks: listeners, such as a display.
         data: the set, if it is loaded already.
 
     Raises:
-        RunError: the folder holds another run, or none to resume, or cannot be written to, or is in use.
+        RunError: the folder holds another run, or one on other data, or none to resume, or cannot be written to, or is
+            in use.
         TrainingError: the training stopped early.
     """
     folder = default_folder(config)
@@ -88,13 +85,18 @@ def train(
         fabric.barrier()  # all have looked at the folder before one writes there
         if resume and fabric.is_global_zero:
             _lock(folder, stack)
-        changes = _changes(folder, config) if resume else {}
+        changes = changes_of(folder, config) if resume else {}
+        data = _loaded(config, fabric) if data is None else data
+        if resume:
+            check_data(folder, data)
         training = prepare(config, folder, [*callbacks, Advice()], data, fabric)
         # A run that ended before its first checkpoint is resumed from the beginning.
         resumed = resume and training.resume()
         if resumed:
-            _check_epochs(folder, training)
-            _compare_anew(training, changes)
+            check_epochs(folder, training)
+            compare_anew(training, changes)
+            if training.finished:
+                keep_settings(folder, training)
         elif config.train.burn_in_from is not None:
             _begin_from(training, Path(config.train.burn_in_from))
         if not fabric.is_global_zero:
@@ -103,6 +105,8 @@ def train(
         if not resume:
             _lock(folder, stack)
             _check_folder(folder, resume)  # another process may have been quicker
+        if resumed and training.finished:
+            return training.run()
         _claim(folder, training, changes)
         _mention(training, changes)
         if not len(training.data.holdout):
@@ -139,13 +143,11 @@ def prepare(
 ) -> Training:
     """Return a training that is ready to run: data on the device, network, method and loader made."""
     fabric = _fabric(config) if fabric is None else fabric
-    if data is None:
-        with fabric.rank_zero_first(local=True):
-            data = load(config.data.name, Path(config.data.root) if config.data.root else None)
+    data = _loaded(config, fabric) if data is None else data
     if len(data.train) == 0:
         raise RunError(f"{data.name} has a test part alone: training needs train_images and train_labels (or train/)")
     _check_radii(config, data)
-    model = make_model(config, data).to(fabric.device)
+    model = _built(config, data).to(fabric.device)
     _try_out(model, config, data, fabric)
     if config.train.sync_batchnorm and fabric.world_size > 1:
         model = _synchronized(model, config, fabric)
@@ -157,6 +159,11 @@ def prepare(
         fabric.print(f"training {reason}")
     method = make_method(config)
     return Training(config, data, model, method, fabric, _loader(config, data, fabric), folder, callbacks, compile_)
+
+
+def _loaded(config: Config, fabric: Fabric) -> DataSet:
+    with fabric.rank_zero_first(local=True):
+        return load(config.data.name, Path(config.data.root) if config.data.root else None)
 
 
 def _check_radii(config: Config, data: DataSet) -> None:
@@ -192,9 +199,20 @@ def _synchronized(model: nn.Module, config: Config, fabric: Fabric) -> nn.Module
 def make_model(config: Config, data: DataSet) -> nn.Module:
     """Return the configured network with its first weights, a function of the seed.
 
+    Where ``config.out`` holds a run that was trained with another source of the network, a line on stderr says so: its
+    weights may fit, and mean something else.
+
     Raises:
         RunError: it cannot be made, e.g. a factory of the user's own is not what it should be.
     """
+    model = _built(config, data)
+    changed = {} if config.out is None else changed_sources(Path(config.out) / ENVIRONMENT, config, method=False)
+    if changed:
+        print(f"{config.out} was trained with another source of its network: {in_words(changed)}", file=sys.stderr)
+    return model
+
+
+def _built(config: Config, data: DataSet) -> nn.Module:
     settings = asdict(config.model)
     name = settings.pop("name")
     try:
@@ -255,25 +273,25 @@ def _not_writable(folder: Path, error: OSError) -> str:
     return f"cannot write to {folder}: {error.strerror}; choose another folder with --out"
 
 
-def _claim(folder: Path, training: Training, changes: dict[str, tuple[Any, Any]]) -> None:
+def _claim(folder: Path, training: Training, changes: Changes) -> None:
     """Make the run's folder, now that the training can begin: what failed before leaves nothing behind."""
-    path = folder / ENVIRONMENT
+    path, known_by = folder / ENVIRONMENT, fingerprint(training.data)
     try:
         earlier = _earlier_changes(path)
         if changes:
             earlier.append({"step": training.steps_done} | {k: [str(a), str(b)] for k, (a, b) in changes.items()})
         write_whole(folder / CONFIG, dump(training.config))
-        write_json(path, environment(training.config, training.fabric) | {"changes": earlier})
+        facts = environment(training.config, training.fabric) | {FINGERPRINT: known_by}
+        write_json(path, facts | {"changes": earlier})
     except OSError as error:
         raise RunError(_not_writable(folder, error)) from error
 
 
-def _mention(training: Training, changes: dict[str, tuple[Any, Any]]) -> None:
+def _mention(training: Training, changes: Changes) -> None:
     """Print what is easily overlooked: settings that change on the way, and a training far from where it is judged."""
     config = training.config
     if changes:
-        words = ", ".join(f"{key} {new} (was {old})" for key, (old, new) in sorted(changes.items()))
-        training.fabric.print(f"from step {training.steps_done} on: {words}")
+        training.fabric.print(f"from step {training.steps_done} on: {in_words(changes)}")
     radius, judged = config.method.get("radius"), config.eval.radius
     if radius is not None and not 1 / FAR < radius / judged < FAR:
         training.fabric.print(f"method.radius is {radius} and eval.radius {judged}: is that meant?")
@@ -285,38 +303,6 @@ def _earlier_changes(path: Path) -> list[Any]:
     except (FileNotFoundError, ValueError, LookupError, TypeError):  # a damaged record is no reason not to go on
         return []
     return changes if isinstance(changes, list) else []
-
-
-def _changes(folder: Path, config: Config) -> dict[str, tuple[Any, Any]]:
-    """Return what a resumed run's configuration changes; refuse what must stay."""
-    # The checkpoint's copy is what its weights were trained with, whatever happened to the file since.
-    begun = copied_config(folder) or folder / CONFIG
-    changed = differences(resolve(begun), config)
-    changed.pop("out", None)
-    fixed = {key: pair for key, pair in changed.items() if key.startswith(STAY) and key not in MOVABLE}
-    if fixed:
-        words = ", ".join(f"{key} {old} (now {new})" for key, (old, new) in sorted(fixed.items()))
-        raise RunError(f"{folder} was begun with {words}: resume it as it was, or begin another with --out")
-    return changed | changed_sources(folder / ENVIRONMENT, config)
-
-
-def _compare_anew(training: Training, changes: dict[str, tuple[Any, Any]]) -> None:
-    """Forget the best epoch where epochs were compared by another attack: its figure says nothing beside new ones."""
-    changed = [key for key in JUDGED if key in changes]
-    if changed and training.best_epoch >= 0 and training.position.epoch < training.epochs:
-        was, training.best, training.best_epoch = training.best_epoch, (-1.0, -1.0), -1
-        training.fabric.print(f"{' and '.join(changed)} changed: epoch {was} is the best no longer, the next counts")
-
-
-def _check_epochs(folder: Path, training: Training) -> None:
-    """Refuse to resume a run to fewer epochs than it has: weights do not go back."""
-    done, asked = training.steps_done, training.epochs * len(training.loader)
-    if done > asked:
-        epochs = -(-done // len(training.loader))  # one that was begun counts
-        raise RunError(
-            f"{folder} has trained {epochs} epochs already, and {training.epochs} are asked for (train.burn_in and "
-            "train.epochs together): ask for more, or begin another with --out"
-        )
 
 
 def _loader(config: Config, data: DataSet, fabric: Fabric) -> Loader:

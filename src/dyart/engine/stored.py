@@ -1,6 +1,7 @@
 """What a run's folder holds: its configuration, its checkpoints, their weights."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,13 +20,13 @@ class RunError(RuntimeError):
 
 
 def read_config(folder: Path, method: bool = True) -> Config:
-    """Return the configuration of a run's folder.
+    """Return the configuration of a run's folder, with ``out`` where it lies now.
 
     Args:
         folder: of the run.
         method: False: what trained it is not looked at. To measure a network, its method's code need not be there.
     """
-    return resolve(config_path(folder, method), method=method)
+    return replace(resolve(config_path(folder, method), method=method), out=str(folder))
 
 
 def config_path(folder: Path, method: bool = True) -> Path:

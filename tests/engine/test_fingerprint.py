@@ -1,0 +1,128 @@
+"""A run goes on with the data that it was begun with, or says that it is other data."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from engine_cases import make_config
+
+from dyart.cli import main
+from dyart.data import load
+from dyart.data.sets import DataSet, Split
+from dyart.engine import fingerprint as fingerprints
+from dyart.engine.fingerprint import fingerprint
+from dyart.engine.run import train
+from dyart.engine.stored import RunError
+
+
+def write(folder, name, first, count):
+    from PIL import Image
+
+    place = folder / "train" / name
+    place.mkdir(parents=True, exist_ok=True)
+    for number in range(first, first + count):
+        pixels = np.random.RandomState(number).randint(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(place / f"{number:03d}.png")
+
+
+@pytest.fixture
+def pictures(tmp_path, monkeypatch):
+    """A folder of pictures and a recipe that trains on it."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("ant", "bee")):
+        write(tmp_path / "mine", name, 100 * number, 12)
+    shutil.copytree(tmp_path / "mine" / "train", tmp_path / "mine" / "test")
+    (tmp_path / "mine.yaml").write_text(
+        "base: fashion-mini-cnn-natural\ndata: {name: mine, crop: 0}\nmodel: {name: mlp}\n"
+        "train: {epochs: 1, burn_in: 0, batch_size: 8, device: cpu, loggers: []}\neval: {attack: none, steps: 1}\n"
+    )
+    return tmp_path / "mine"
+
+
+def test_pictures_that_were_added_after_a_training_are_noticed(pictures, tmp_path, capsys):
+    run = tmp_path / "runs/d1"
+    assert main(["train", "mine.yaml", "--out", "runs/d1", "--quiet"]) == 0
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    write(pictures, "ant", 50, 5)
+    on = ["train", "runs/d1", "--resume", "--train.epochs", "2", "--quiet"]
+    capsys.readouterr()
+    assert main(on) == 2
+    said = capsys.readouterr().err
+    assert "runs/d1 was begun with other data (examples 24 (now 29), other labels, other images" in said
+    assert "Put mine back as it was, or begin another run with --out" in said
+    assert len(said.splitlines()) == 1
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    for number in range(50, 55):
+        (pictures / "train/ant" / f"{number:03d}.png").unlink()
+    assert main(on) == 0, capsys.readouterr().err
+
+
+def test_a_run_without_a_fingerprint_goes_on_and_gets_one(pictures, tmp_path):
+    assert main(["train", "mine.yaml", "--out", "runs/d1", "--quiet"]) == 0
+    path = tmp_path / "runs/d1/environment.json"
+    known = json.loads(path.read_text())
+    known_by = known.pop("data")
+    assert (known_by["examples"], known_by["shape"], known_by["classes"]) == (24, [3, 8, 8], 2)
+    path.write_text(json.dumps(known))
+    assert main(["train", "runs/d1", "--resume", "--train.epochs", "2", "--quiet"]) == 0
+    assert json.loads(path.read_text())["data"] == known_by
+
+
+def test_other_data_is_named_before_a_network_is_made_for_it(tmp_path):
+    train(make_config(tmp_path))
+    with pytest.raises(RunError, match=r"shape \[2\] \(now \[1, 28, 28\]\), classes 3 \(now 10\), other labels"):
+        train(make_config(tmp_path, train_epochs=4), resume=True, data=load("fashion-mini"))
+
+
+def altered(data, **parts):
+    return replace(data, train=replace(data.train, **parts))
+
+
+def test_what_differs_shows():
+    data = load("three-blobs")
+    known_by = fingerprint(data)
+    assert fingerprint(load("three-blobs")) == known_by
+    images, labels = data.train.images.copy(), data.train.labels.copy()
+    images[777, 0] += 1e-3
+    labels[[3, 4]] = labels[[4, 3]] + [0, 1]
+    others = {
+        "images": altered(data, images=images),
+        "labels": altered(data, labels=labels),
+        "holdout": replace(data, holdout=data.holdout[1:]),
+        "classes": replace(data, classes=(*data.classes, "more")),
+    }
+    for name, other in others.items():
+        assert {key for key, value in fingerprint(other).items() if value != known_by[key]} == {name}
+
+
+class Counted(np.ndarray):
+    """An array that counts the examples that are read."""
+
+    read = 0
+
+    def tobytes(self, order="C"):
+        Counted.read += len(self)
+        return super().tobytes(order)
+
+
+@pytest.mark.parametrize("most", ["examples", "bytes"])
+def test_of_a_large_set_a_few_images_are_read(monkeypatch, most):
+    images = np.random.RandomState(0).randint(0, 256, (5000, 1, 4, 4), dtype=np.uint8)
+    monkeypatch.setattr(fingerprints, "MOST_BYTES", images.nbytes - 1 if most == "examples" else 16 * 50)
+    monkeypatch.setattr(Counted, "read", 0)
+    labels = np.arange(5000) % 2
+    data = DataSet("large", Split(images.view(Counted), labels), Split(images[:1], labels[:1]), ("a", "b"), labels[:0])
+    known_by = fingerprint(data)
+    assert 0 < Counted.read <= (fingerprints.SAMPLE if most == "examples" else 50)
+    images[0] += 1
+    assert fingerprint(data)["images"] != known_by["images"]
+
+
+def test_the_same_images_in_another_layout_are_the_same():
+    images = np.random.RandomState(0).randint(0, 256, (40, 3, 5, 4), dtype=np.uint8)
+    last = np.ascontiguousarray(images.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    labels = np.arange(40) % 2
+    one, two = (DataSet("x", Split(x, labels), Split(x, labels), ("a", "b"), labels[:4]) for x in (images, last))
+    assert fingerprint(one) == fingerprint(two)
