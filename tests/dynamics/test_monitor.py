@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -44,6 +45,10 @@ def test_every_so_many_steps_are_observed():
         assert observation.compared > 3
         assert -1 <= observation.correlation <= 1
         assert len(observation.margins) == len(observation.speeds) == len(observation.changes) == 24
+        words = rf"Observation\(step {observation.step}: {observation.correct} of 24 correct, .* median margin 0\.\d+; "
+        assert re.fullmatch(
+            words + rf"{observation.vulnerable} vulnerable, [\d.]+ % of them losing margin\)", repr(observation)
+        )
 
 
 def test_the_step_is_the_real_one():

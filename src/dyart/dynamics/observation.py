@@ -19,7 +19,7 @@ FEWEST = 3
 Value = float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Observation:
     """One step of a training, seen from the probe set. None: there was nothing to take the number from."""
 
@@ -52,6 +52,16 @@ class Observation:
     """Of every example: the predicted change of its margin, as a distance per step."""
     changes: list[Value]
     """Of every example: the actual change of its margin."""
+
+    def __repr__(self) -> str:
+        """Return a one-line summary: the lists have a number for every example."""
+        share = "none" if self.negative_share is None else f"{100 * self.negative_share:.1f} %"
+        middle = self.margin_quantiles.get("0.5")
+        margin = "" if middle is None else f", median margin {middle:.4g}"
+        return (
+            f"Observation(step {self.step}: {self.correct} of {len(self.margins)} correct, {self.optimal} locally "
+            f"optimal{margin}; {self.vulnerable} vulnerable, {share} of them losing margin)"
+        )
 
     def record(self) -> dict[str, Any]:
         """Return the observation as a line of ``monitor.jsonl``."""
