@@ -30,7 +30,7 @@ types: $(STAMP)
 unit: $(STAMP)
 	$(BIN)/pytest -n auto -m "not browser and not whole"
 
-# Commands, pages of the documentation, notebooks, other packages, several processes.
+# Commands, benchmarks, pages and figures, notebooks, other packages, several processes.
 whole: $(STAMP)
 	$(BIN)/pytest -n auto -m "whole and not browser"
 

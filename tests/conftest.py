@@ -8,19 +8,25 @@ import torch
 # The networks here are tiny: on them a second thread only waits for the first.
 torch.set_num_threads(1)
 
-# Commands, pages, other packages, several processes, large networks, kills: whole pieces of work, for `make whole`.
-WHOLE = ("cli", "docs", "fuzz", "integrations")
+# Commands, pages, figures, other packages, several processes, large networks, kills: whole pieces of work, for
+# `make whole`.
+WHOLE = ("benchmarks", "cli", "docs", "fuzz", "integrations", "report")
 WHOLE_FILES = (
     "test_all_train.py",
     "test_evaluate_memory.py",
     "test_evaluate_resume.py",
+    "test_export.py",
     "test_faults.py",
+    "test_monitor_huggingface.py",
+    "test_monitor_lightning.py",
     "test_network_outputs.py",
     "test_out_of_memory.py",
     "test_published_whole.py",
     "test_ranks_training.py",
+    "test_recipes_repeat.py",
     "test_recompilation.py",
     "test_streaming.py",
+    "test_training_auxiliary.py",
     "test_training_killed.py",
     "test_training_resume.py",
 )
