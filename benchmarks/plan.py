@@ -25,6 +25,7 @@ SEARCH = 10  # steps of DyART's search in methods.json
 # By data and network: an epoch, and an attack on an image, over those of ResNet-18 on CIFAR-10. WRN-28-10 by
 # steps.json; Tiny-ImageNet has twice the images, four times the pixels.
 SIZES = {"cifar10-resnet18": (1.0, 1.0), "cifar10-wrn28-10": (6.8, 6.8), "tiny-imagenet-preactresnet18": (8.0, 4.0)}
+IMAGES = {"cifar10": 50_000, "tiny-imagenet": 100_000}  # of an epoch, where none are left out
 # 10,000 images: clean and five radii for the best checkpoint, 8/255 for the last.
 ATTACKS = {"margins": 50.0, "apgd": 150.0, "last": 50.0, "autoattack": 560.0}
 # Of L-inf; a group may have others.
@@ -216,11 +217,16 @@ def missing(run: Run, record: Mapping[str, Any] | None) -> list[str]:
 
 def seconds(run: Run, stages: Iterable[str], known: Iterable[Mapping[str, Any]] = ()) -> float:
     """Return about how long some stages of a run take: by runs of the same kind that are known, else by the table."""
-    known = [record for record in known if _size(record["recipe"]) == _size(run.recipe)]
+    known = [record for record in known if _timed_here(record) and _size(record["recipe"]) == _size(run.recipe)]
     total = START
     for stage in stages:
         total += run.epochs * _epoch(run, known) if stage == "train" else _attack(run, stage, known)
     return total
+
+
+def _timed_here(record: Mapping[str, Any]) -> bool:
+    """Return whether a record's seconds are of a GPU and a network that the table knows."""
+    return record.get("gpu", "cpu") != "cpu" and any(record["recipe"].startswith(name) for name in SIZES)
 
 
 def _size(recipe: str) -> str:
@@ -229,11 +235,14 @@ def _size(recipe: str) -> str:
 
 
 def _epoch(run: Run, known: list[Mapping[str, Any]]) -> float:
-    own = _kind(_settings(run))
+    settings = _settings(run)
     alike = [
-        record["seconds_per_epoch"] + record.get("validation_seconds_per_epoch", 0.0)
+        _share(settings) / _share(record["settings"]) * record["seconds_per_epoch"]
+        + record.get("validation_seconds_per_epoch", 0.0)
         for record in known
-        if "seconds_per_epoch" in record and record.get("together", 1) == 1 and _kind(record["settings"]) == own
+        if "seconds_per_epoch" in record
+        and record.get("together", 1) == 1
+        and _kind(record["settings"]) == _kind(settings)
     ]
     if alike:
         return statistics.median(alike)
@@ -244,7 +253,7 @@ def _epoch(run: Run, known: list[Mapping[str, Any]]) -> float:
         factor *= (run.settings.get("method.steps", SEARCH) + 4) / (SEARCH + 4) * work["at"] / work["dyart"]
     factor *= GROUP_NORM if run.normalization == "group" else 1.0
     factor *= FLOAT32 if _precision(run) == "fp32" else 1.0
-    return SIZES[_size(run.recipe)][0] * (VALIDATION + EPOCH * factor)
+    return SIZES[_size(run.recipe)][0] * (VALIDATION + _share(settings) * EPOCH * factor)
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -260,6 +269,12 @@ def _kind(settings: Mapping[str, Any]) -> tuple[Any, ...]:
     method, train = settings["method"], settings["train"]
     normalization = settings["model"]["normalization"]
     return method["name"], method.get("steps"), normalization, train["batch_size"], train["precision"]
+
+
+def _share(settings: Mapping[str, Any]) -> float:
+    """Return the share of a training set that is trained on."""
+    data = settings.get("data", {})
+    return 1.0 if data.get("limit") is None else min(1.0, data["limit"] / IMAGES.get(data["name"], data["limit"]))
 
 
 def _precision(run: Run) -> str:

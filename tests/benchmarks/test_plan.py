@@ -65,7 +65,7 @@ def test_trials_look_at_no_test_image():
     assert all(plan.missing(run, None) == ["train", "margins"] for run in trials)
     assert len({run.label for run in trials} - {"DyART", "AT", "TRADES"}) >= 10
     assert trials[0].label == "DyART", "what the others are compared with"
-    assert not trials[0].settings
+    assert all(trials[0].settings.items() <= run.settings.items() for run in trials if run.group == "trials")
 
 
 def test_a_target_is_measured_at_its_radius_alone():
@@ -125,6 +125,10 @@ def test_seconds_come_from_runs_of_the_same_kind_where_there_are_any():
     larger = {**known[0]["settings"], "train": {"batch_size": 512, "precision": "bf16"}}
     for other in ({"together": 4}, {"settings": larger}):
         assert plan.seconds(at, ["train"], [known[0] | other]) == plan.seconds(at, ["train"]), "not of its kind"
+    for other in ({"gpu": "cpu"}, {"recipe": "fashion-mini-cnn-at"}):
+        assert plan.seconds(at, ["train"], [known[0] | other]) == plan.seconds(at, ["train"]), "of another machine"
+    half = {**known[0]["settings"], "data": {"name": "cifar10", "limit": 25_000}}
+    assert plan.seconds(at, ["train"], [known[0] | {"settings": half}]) == pytest.approx(plan.START + 50 * 6.25)
     wide = runs["cifar10-wrn28-10-bn-at-seed0"]
     assert plan.seconds(wide, ["apgd"], known) == pytest.approx(plan.START + 0.2 * 6.8 * plan.ATTACKS["apgd"])
     assert plan.seconds(dyart, ["train"], known) == plan.seconds(dyart, ["train"])

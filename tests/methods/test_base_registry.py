@@ -241,3 +241,9 @@ def test_a_variant_inherits_the_settings_of_what_it_is_built_on(tmp_path, monkey
     (tmp_path / "variants_that_fix.py").write_text(fixed, encoding="utf-8")
     with pytest.raises(ValueError, match=r"passes a setting on twice .*'beta'.*an argument of its own"):
         resolve("fashion-mini-cnn-at", ["--method.name", "variants_that_fix:Fixed"])
+
+
+def test_every_method_of_the_package_can_be_imported_from_it():
+    classes = {getattr(dyart.methods, name) for name in dyart.methods.__all__}
+    awp = {dyart.methods.with_awp(find(name.removesuffix("-awp"))) for name in registered() if name.endswith("-awp")}
+    assert {find(name) for name in registered()} <= classes | awp
