@@ -1,12 +1,12 @@
 """The README's few figures, one line each, with the JSON files they come from."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from published_tables import grid, groups, records_of
+from published_tables import CLEAN, grid, groups, records_of, values_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -58,12 +58,15 @@ def evaluation_row() -> list[str]:
 
 
 def training_row() -> list[str]:
-    """CIFAR-10, one seed."""
-    paths = [f"results/cifar10-resnet18-{method}-seed0.json" for method in ("dyart", "at")]
-    cells = []
-    for name, path in zip(("DyART", "AT"), paths, strict=True):
-        cells.append(f"{name} {' / '.join(f'{100 * share:.1f}' for share in _accuracies(_load(path)))}")
-    return ["CIFAR-10: clean / APGD 8/255", f"{', '.join(cells)}; one seed {_link(*paths)}"]
+    """CIFAR-10, mean over the seeds that there are."""
+    columns, cells, paths = (CLEAN, "4/255", "8/255", "16/255"), [], []
+    for row in groups()["cifar10-resnet18-bn"].rows.values():
+        if row[0].label in ("DyART", "AT"):
+            records = records_of(row)
+            shares = " / ".join(f"{mean(values_of(records, column)):.1f}" for column in columns)
+            cells.append(f"{row[0].label} {shares} ({_seeds(records)})")
+            paths += [f"results/{record['name']}.json" for record in records]
+    return ["CIFAR-10: clean / APGD 4 / 8 / 16/255", f"{', '.join(cells)} {_link(*paths)}"]
 
 
 def fast_row(time: str, target: int, method: str) -> list[str]:
@@ -72,11 +75,14 @@ def fast_row(time: str, target: int, method: str) -> list[str]:
     records = records_of([first, *(run for run in others if run.row == first.row)])
     shares = " / ".join(f"{100 * mean(values):.1f}" for values in zip(*map(_accuracies, records), strict=True))
     longest = max(record["wall_seconds"] for record in records)
-    seeds = "1 seed" if len(records) == 1 else f"{len(records)} seeds"
     paths = [f"results/{record['name']}.json" for record in records]
     compiling = max(record["start_seconds"] for record in records)
-    words = f"{method} {shares} after {longest:.0f} s, {compiling:.0f} of them compiling; {seeds}, `{first.recipe}`"
-    return [f"the same in {time}", f"{words} {_link(*paths)}"]
+    words = f"{method} {shares} after {longest:.0f} s, {compiling:.0f} of them compiling; {_seeds(records)}"
+    return [f"clean / APGD 8/255 in {time}", f"{words}, `{first.recipe}` {_link(*paths)}"]
+
+
+def _seeds(records: Sequence[object]) -> str:
+    return "1 seed" if len(records) == 1 else f"{len(records)} seeds"
 
 
 def _accuracies(run: Mapping[str, Any]) -> tuple[float, float]:

@@ -42,17 +42,22 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def weights_digest(path: Path) -> str:
+    """Return the sha256 of the weights as they are saved without a description, which is what a run records."""
+    from safetensors.torch import load_file, save
+
+    return hashlib.sha256(save(load_file(path))).hexdigest()
+
+
 def model_arguments(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `dyart.models.build` needs to make the network of a record, beside classes and shape."""
     settings = {key: value for key, value in record["settings"]["model"].items() if value is not None}
     return {"name": settings.pop("name"), **settings}
 
 
-def command(record: Mapping[str, Any], weights: str, attack: str = "apgd") -> str:
+def command(weights: str, attack: str = "apgd") -> str:
     """Return the command that evaluates a published model."""
-    arguments = ",".join(f"{key}={value}".replace(" ", "") for key, value in model_arguments(record).items())
-    network = f"--model dyart.models:build --model-args {arguments}"
-    return f"dyart evaluate {network} --weights {weights} --data {record['data']} --attack {attack}"
+    return f"dyart evaluate {weights} --attack {attack}"
 
 
 def card(record: Mapping[str, Any], file: Path) -> str:
@@ -63,7 +68,6 @@ def card(record: Mapping[str, Any], file: Path) -> str:
     burn_in = f", {record['burn_in']} of them natural training first" if record.get("burn_in") else ""
     optim, train = settings["optim"], settings["train"]
     clip = f", gradients clipped at {optim['clip']}" if optim["clip"] else ""
-    arguments = ", ".join(f"{key}={value!r}" for key, value in model_arguments(record).items())
     lines = [
         f"# {record['name']}",
         "",
@@ -77,17 +81,15 @@ def card(record: Mapping[str, Any], file: Path) -> str:
         "Measure it, offline:",
         "",
         "```bash",
-        command(record, place),
+        command(place),
         "```",
         "",
         "Or in Python:",
         "",
         "```python",
-        "from safetensors.torch import load_file",
-        "from dyart.models import build",
+        "import dyart.models",
         "",
-        f"model = build({arguments}, classes={record['classes']}, shape={tuple(record['shape'])}).eval()",
-        f'model.load_state_dict(load_file("{place}"))',
+        f'model = dyart.models.load("{place}")',
         "```",
         "",
         "## Training",
@@ -151,7 +153,7 @@ def checked(record: Mapping[str, Any], file: Path, images: int) -> None:
         size = file.stat().st_size / 1e6
         raise PublishError(f"{file} has {size:.1f} MB, above {LARGEST / 1e6:.0f}: keep it in 16 bit")
     known = record.get("weights", {}).get("best")
-    if known is not None and digest(file) != known:
+    if known is not None and weights_digest(file) != known:
         raise PublishError(f"{file} is not what results/{record['name']}.json was measured with: their sha256 differ")
     if not images:
         return
@@ -166,6 +168,21 @@ def checked(record: Mapping[str, Any], file: Path, images: int) -> None:
     differ = float(np.mean(right.numpy() != flags_of(best, CLEAN)[: len(labels)]))
     if differ > DIFFERENT:
         raise PublishError(f"{file} classifies {differ:.1%} of {len(labels)} test images otherwise than recorded")
+
+
+def describe(record: Mapping[str, Any], file: Path) -> None:
+    """Write into a file of weights which network it is of."""
+    from safetensors.torch import load_file
+
+    from dyart.models import Description, save
+
+    settings = model_arguments(record)
+    name = settings.pop("name")
+    save(
+        load_file(file),
+        file,
+        Description(name, record["classes"], tuple(record["shape"]), record["data"], settings),
+    )
 
 
 def from_run(run: Path, target: Path) -> None:
@@ -205,6 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise PublishError(f"there is no {place}")
             shutil.copyfile(place, partial)
         checked(record, partial, options.images)
+        describe(record, partial)
         partial.replace(target)
     except PublishError as error:
         print(error, file=sys.stderr)

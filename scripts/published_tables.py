@@ -353,7 +353,7 @@ def models() -> str:
     for path in sorted(MODELS.glob("*.safetensors")):
         record = record_named(path.stem)
         lines.append([f"`models/{path.name}`", f"{path.stat().st_size / 1e6:.1f}", cell([100 * record[CLEAN]])])
-        lines[-1] += [cell([100 * record["robust"]["8/255"]]), f"`{command(record, f'models/{path.name}')}`"]
+        lines[-1] += [cell([100 * record["robust"]["8/255"]]), f"`{command(f'models/{path.name}')}`"]
     if not lines:
         return "\nPublished weights: none yet.\n"
     return grid(["file, with a card beside it", "MB", "clean, %", "8/255, %", "measure it"], lines)

@@ -1,6 +1,5 @@
 """Publishing a model: only what was measured, and a card that says what it is."""
 
-import numpy as np
 import pytest
 import torch
 from bench_cases import module
@@ -57,7 +56,7 @@ def call(place, *words):
 def test_a_model_and_its_card(place, capsys, monkeypatch):
     assert call(place, "--weights", place / "weights") == 0
     file = place / "models" / f"{NAME}.safetensors"
-    assert file.read_bytes() == (place / "weights" / f"{NAME}.safetensors").read_bytes()
+    assert publish.weights_digest(file) == publish.digest(place / "weights" / f"{NAME}.safetensors")
     card = (place / "models" / f"{NAME}.md").read_text()
     for words in ("dyart (alpha 3.0, r0 16/255)", "16 epochs, 4 of them natural", "| 0.1 | 6.25 | 2.0 to 10.0 |",
                   "seed 0", "upper bounds", publish.digest(file)):  # fmt: skip
@@ -107,8 +106,13 @@ def test_the_card_is_renewed_from_a_new_record(place):
     assert "more attacks" in (place / "models" / f"{NAME}.md").read_text()
 
 
-def test_a_network_s_arguments_reach_the_command():
-    record = {"settings": {"model": {"name": "resnet18", "normalization": "group", "activation": "silu", "mean": None}}}
-    words = publish.command(record | {"data": "cifar10"}, "models/x.safetensors")
-    assert "--model-args name=resnet18,normalization=group,activation=silu" in words
-    assert np.all([part in words for part in ("--weights models/x.safetensors", "--data cifar10")])
+def test_a_network_s_arguments_reach_the_file(place):
+    from dyart.models.described import description_of
+
+    record = run_records.read(place / "results" / f"{NAME}.json")
+    record["settings"]["model"] |= {"normalization": "group", "bn_momentum": None}
+    file = place / "weights" / f"{NAME}.safetensors"
+    publish.describe(record, file)
+    described = description_of(file)
+    assert (described.name, described.data, described.classes) == ("cnn", "fashion-mini", 10)
+    assert described.settings == {"normalization": "group", "activation": "silu"}

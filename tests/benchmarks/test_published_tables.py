@@ -133,7 +133,7 @@ def test_a_published_model_stands_with_its_command(results):
     (results.parent / "models" / f"{name}.safetensors").write_bytes(bytes(1_500_000))
     cells = row(tables.models(), f"`models/{name}.safetensors`")
     assert cells[1:4] == ["1.5", "80.00", "50.00"]
-    assert cells[4].startswith("`dyart evaluate --model dyart.models:build --model-args name=resnet18,")
+    assert cells[4] == f"`dyart evaluate models/{name}.safetensors --attack apgd`"
 
 
 def test_failures_are_listed_and_not_missing(results):
@@ -194,13 +194,13 @@ def test_the_figures_of_the_pages_are_of_the_results_that_are_there():
 
 def test_trials_are_compared_with_the_first_image_by_image(results):
     add(results, "trials-dyart-seed0", evaluation([80, 70, 60, 48, 30, 10], tier="margins"))
-    add(results, "trials-lam-800-seed0", evaluation([78, 69, 60, 50, 32, 12], tier="margins"))
+    add(results, "trials-lam-900-seed0", evaluation([78, 69, 60, 50, 32, 12], tier="margins"))
     add(results, "trials-awp-seed0", failed={"stage": "train", "error": "why"})
     table = trials.trials("trials")
-    base, more, missing = (row(table, label) for label in ("DyART", "lam 800", "cutmix"))
+    base, more, missing = (row(table, label) for label in ("DyART", "lam 900", "cutmix"))
     assert base[1:8] == ["`cifar10-resnet18-dyart`", "80.00", "70.00", "60.00", "48.00", "30.00", "10.00"]
     assert base[8] == ""
-    assert more[1] == "`method.lam 800`"
+    assert more[1] == "`method.lam 900`"
     assert more[8].startswith("+2.0")
     assert missing[2] == "not run yet"
     words = trials.conditions("trials")

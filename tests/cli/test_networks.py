@@ -153,7 +153,7 @@ def test_weights_that_bring_their_own_normalisation_are_not_overruled(tmp_path):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "name a run or checkpoint"),
+        ([], "name a run, a checkpoint or a published model"),
         (["--model", "zoo:own"], "--data"),
         (["--model", "zoo:create_model", "--data", "three-blobs"], "model_name"),
         (["--model", "zoo:own", "--data", "three-blobs", "--model-args", "depth=3"], "depth"),

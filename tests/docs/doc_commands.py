@@ -32,6 +32,7 @@ QUICKER = {
     "dyart evaluate runs/mine": "--count 4 --radii 8/255",
     "dyart evaluate runs/mine --attack margins": "",  # quick as it is
     "dyart evaluate --model my.package:factory": "--count 8",
+    "dyart evaluate models/": "--count 4 --attack clean",
     "dyart dynamics runs/mine": "--count 20 --steps 10",
     "dyart dynamics runs/natural": "--count 64 --steps 10",
     "dyart dynamics runs/half": "--count 64 --steps 10",
@@ -85,13 +86,14 @@ def commands_in(text: str) -> list[str]:
 
 
 def stand_ins(folder: Path) -> None:
-    """Make what the README takes for granted: ``my.package:factory``, its weights, and a small ``cifar10``."""
+    """Make what the README takes for granted: ``my.package:factory``, its weights, a small ``cifar10``, our models."""
     from safetensors.torch import save_file
 
     from dyart.data.names import CIFAR10
     from dyart.data.raw import Raw
     from dyart.data.store import save
 
+    (folder / "models").symlink_to(Path(__file__).parents[2] / "models")
     (folder / "my").mkdir()
     (folder / "my" / "package.py").write_text(
         "from torch import nn\n\n\n"

@@ -74,6 +74,20 @@ def test_both_files_hold_the_same_weights(run, tmp_path):
     assert all(torch.equal(one[key], two[key]) for key in one)
 
 
+def test_the_exported_weights_bring_their_network(run, tmp_path, capsys):
+    from dyart.models import load as load_network
+
+    folder = export(run, tmp_path / "out")
+    inputs, _ = as_tensors(load("fashion-mini").test, slice(0, 50), torch.device("cpu"))
+    own = make_model(read_config(run), load("fashion-mini")).eval()
+    own.load_state_dict(averaged_weights(run))
+    with torch.no_grad():
+        assert torch.equal(load_network(folder / "model.safetensors")(inputs), own(inputs))
+    words = ["--attack", "clean", "--count", "40", "--device", "cpu", "--out", str(tmp_path / "evaluation")]
+    assert main(["evaluate", str(folder / "model.safetensors"), *words]) == 0
+    assert "cnn, weights of" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("changed", [False, True], ids=["defaults", "all options"])
 def test_every_network_of_this_package_can_be_written_down(name, changed):

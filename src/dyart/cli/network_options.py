@@ -7,8 +7,9 @@ from pathlib import Path
 from dyart.attacks.radius import Radius
 
 DESCRIPTION = """\
-RUN_OR_CHECKPOINT is a run's folder (the averaged weights of its best epoch count) or one of its checkpoints. Any other
-network is named by --model and --data, its weights by --weights:
+RUN_OR_CHECKPOINT is a run's folder (the averaged weights of its best epoch count), one of its checkpoints, or a
+.safetensors file that says which network it is of: a published model, or what dyart export wrote. Any other network is
+named by --model and --data, its weights by --weights:
   --model resnet18 --weights w.safetensors --data cifar10
   --model my.package:factory --weights w.pt --data folder_of_images
   --model timm:create_model --model-args model_name=resnet18,num_classes=10
@@ -24,7 +25,11 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 def add_network_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that ``dyart.cli.networks.named_network`` and ``named_examples`` read."""
     parser.add_argument(
-        "run_or_checkpoint", nargs="?", type=Path, metavar="RUN_OR_CHECKPOINT", help="a run's folder or a checkpoint"
+        "run_or_checkpoint",
+        nargs="?",
+        type=Path,
+        metavar="RUN_OR_CHECKPOINT",
+        help="a run's folder, a checkpoint or a published model",
     )
     group = parser.add_argument_group("network and data", DESCRIPTION)
     add = group.add_argument

@@ -24,8 +24,8 @@ from dyart.data.sets import Indices
 from dyart.engine.fabric import make_fabric
 from dyart.engine.run import make_model
 from dyart.engine.stored import RunError, averaged_weights, checkpoint_of, read_config, run_folder
-from dyart.engine.weights import fit_weights, read_weights
-from dyart.models import NAMES, InputNormalization, build
+from dyart.engine.weights import check_weights_file, fit_weights, read_weights
+from dyart.models import NAMES, InputNormalization, build, described
 from dyart.models.factory import call_factory, is_factory, load_factory
 
 __all__ = ["add_network_options", "named_examples", "named_network", "recorded_accuracy", "test_examples"]
@@ -37,8 +37,9 @@ NAMED = 20  # classes
 def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torch.device, Path | None]:
     """Return network (eval mode), data set, device, and the run's folder if there is one.
 
-    Either a run or a checkpoint is named (the averaged weights of its best epoch count), or ``--model`` with
-    ``--data`` and, for anything but the weights it is made with, ``--weights``. With ``--devices`` above 1 the other
+    Either a run or a checkpoint is named (the averaged weights of its best epoch count), a file of weights that says
+    which network it belongs to, or ``--model`` with ``--data`` and, for anything but the weights it is made with,
+    ``--weights``. With ``--devices`` above 1 the other
     processes are started here, and come here; they are silent from here on.
 
     Raises:
@@ -51,8 +52,9 @@ def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torc
     place = options.run_or_checkpoint
     if options.model is None:
         _refuse_alone(options)
-        model, data, folder = _of_run(place, options.data)
-        words = f"the network of {folder}"
+        file = place.is_file() or place.suffix == described.SUFFIX
+        model, data, folder = _of_file(place, options.data) if file else _of_run(place, options.data)
+        words = f"the network of {folder or place}"
     else:
         if place is not None and (options.weights is not None or place.is_dir()):
             raise RunError(f"{place} and --model both name a network: leave one of them out")
@@ -79,7 +81,10 @@ def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torc
 
 def _refuse_alone(options: argparse.Namespace) -> None:
     if options.run_or_checkpoint is None:
-        raise RunError("name a run or checkpoint, or a network with --model package.module:factory and --data NAME")
+        raise RunError(
+            "name a run, a checkpoint or a published model, or a network with --model package.module:factory and "
+            "--data NAME"
+        )
     own = {
         "--model-args": options.model_args,
         "--weights": options.weights,
@@ -89,16 +94,31 @@ def _refuse_alone(options: argparse.Namespace) -> None:
     lost = [name for name, value in own.items() if value is not None]
     if lost:
         raise RunError(
-            f"{', '.join(lost)} belong to --model, which is missing: a run brings its own network and weights"
+            f"{', '.join(lost)} belong to --model, which is missing: a run or a published model brings its own network "
+            "and weights"
         )
+
+
+def _of_file(place: Path, data_name: str | None) -> tuple[nn.Module, DataSet, None]:
+    """Return the network of a file of weights that says which it is."""
+    check_weights_file(place)
+    try:
+        about = described.description_of(place) if place.suffix == described.SUFFIX else None
+        if about is None:
+            raise RunError(
+                f"{place} does not say which network it belongs to: name that with --model NAME or "
+                "--model package.module:factory, and its data with --data"
+            )
+        data = load(data_name or about.data)
+        model = described.load(place)
+    except ValueError as error:
+        raise RunError(str(error)) from error
+    print(f"network: {about.name}, weights of {place}")
+    return model, data, None
 
 
 def _of_run(place: Path, data_name: str | None) -> tuple[nn.Module, DataSet, Path]:
     """Return the network of a run or of its checkpoint."""
-    if place.is_file():
-        raise RunError(
-            f"{place} is a file: name its network with --model package.module:factory and its data with --data"
-        )
     checkpoint = checkpoint_of(place)
     folder = run_folder(checkpoint)
     config = read_config(folder, method=False)

@@ -27,11 +27,16 @@ def read_weights(path: Path) -> State:
     Raises:
         RunError: the file is missing, damaged, or needs code to be executed.
     """
+    check_weights_file(path)
+    return _safetensors(path) if path.suffix == ".safetensors" else _from_checkpoint(_pickle(path), path)
+
+
+def check_weights_file(path: Path) -> None:
+    """Raise an error that names what may be meant if there is no such file."""
     if path.is_dir():
         raise RunError(f"{path} is a folder: name the file of the weights in it")
     if not path.is_file():
         raise RunError(f"there is no file {path} (weights){_near(path)}")
-    return _safetensors(path) if path.suffix == ".safetensors" else _from_checkpoint(_pickle(path), path)
 
 
 def _near(path: Path) -> str:

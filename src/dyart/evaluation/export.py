@@ -19,6 +19,7 @@ from dyart.engine.stored import RunError, averaged_weights, checkpoint_of, load_
 from dyart.evaluation.card import card
 from dyart.evaluation.examples import model_digest
 from dyart.evaluation.submission import submission
+from dyart.models import described
 from dyart.models.factory import is_factory
 from dyart.models.standalone import definition
 from dyart.recipes import Config
@@ -54,7 +55,7 @@ def export(place: Path, out: Path | None = None) -> Path:
     model = make_model(config, data).eval()
     weights = averaged_weights(checkpoint)
     load_weights(model, weights, str(checkpoint))
-    _write_weights(model, out)
+    _write_weights(model, out, config, data)
     write_whole(out / NETWORK, _source(config, data))
     _check(model, out, data, config)
     evaluation = _evaluation(folder, checkpoint, data, model)
@@ -74,16 +75,25 @@ def _make_room(out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
 
 
-def _write_weights(model: nn.Module, out: Path) -> None:
+def _write_weights(model: nn.Module, out: Path, config: Config, data: DataSet) -> None:
+    """Write both files; the first says which network it is of, so that commands of this package take it by itself."""
     import io
 
     from safetensors.torch import save
 
     state = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
-    write_whole(out / SAFETENSORS, save(state))
+    if is_factory(config.model.name):
+        write_whole(out / SAFETENSORS, save(state))
+    else:
+        write_whole(out / SAFETENSORS, described.packed(state, _description(config, data)))
     packed = io.BytesIO()
     torch.save(state, packed)
     write_whole(out / STATE, packed.getvalue())
+
+
+def _description(config: Config, data: DataSet) -> described.Description:
+    settings = {key: _plain(value) for key, value in asdict(config.model).items() if value is not None}
+    return described.Description(str(settings.pop("name")), len(data.classes), data.shape, data.name, settings)
 
 
 def _source(config: Config, data: DataSet) -> str:
