@@ -1,13 +1,16 @@
 """AutoAttack's attacks with a radius per example: the authors' own results where the radius is one."""
 
 import logging
+import sys
 
 import pytest
 import torch
 from evaluate_cases import Mlp, examples, short
 from torch import nn
 
+import dyart
 from dyart.boundary.norms import norm as norm_of
+from dyart.evaluation import authors as authors_code
 from dyart.evaluation import standard
 from dyart.evaluation.views import Count, View
 
@@ -87,20 +90,23 @@ def test_every_example_has_its_own_radius(name, norm):
 
 @pytest.mark.parametrize(("room", "runs"), [(0, 5), (16, 5), (48, 2), (79, 2), (80, 1), (1000, 1)])
 def test_several_targets_are_aimed_at_together_as_far_as_there_is_room(monkeypatch, room, runs):
-    from pyautoattack.autopgd_base import APGDAttack_targeted
-
     model, x, y = problem()
-    aims = {}
-    run = APGDAttack_targeted.attack_single_run
+    aims, batches, latest = {}, [], {}
+    run, loss = authors_code.auto_pgd, authors_code.targeted_dlr
 
-    def recorded(attack, x, y):
+    def recorded(model, x, *others, **options):
+        result = run(model, x, *others, **options)
         batches.append(len(x))
-        for image, target in zip(x, attack.y_target, strict=True):
+        for image, target in zip(x, latest["targets"], strict=True):
             aims.setdefault(image.numpy().tobytes(), []).append(int(target))
-        return run(attack, x, y)
+        return result
 
-    monkeypatch.setattr(APGDAttack_targeted, "attack_single_run", recorded)
-    batches = []
+    def noted(logits, labels, targets):
+        latest["targets"] = targets
+        return loss(logits, labels, targets)
+
+    monkeypatch.setattr(authors_code, "auto_pgd", recorded)
+    monkeypatch.setattr(authors_code, "targeted_dlr", noted)
     options = {"norm": "linf", "classes": 6, "seed": 3, "room": room}
     with torch.random.fork_rng():
         points = standard.run("apgd-t", View(model, Count()), x, y, torch.full((16,), 1e-4), **options)
@@ -151,3 +157,20 @@ def test_the_log_of_others_is_not_silenced_for_good():
 def test_square_needs_images(shape, norm, runs):
     assert (standard.left_out("square", shape, norm) is None) == runs
     assert standard.left_out("apgd-t", shape, norm) is None
+
+
+@pytest.mark.parametrize(
+    ("attack", "norm", "runs"),
+    [("apgd", "linf", True), ("apgd", "l2", True), ("apgd", "l1", False), ("autoattack", "l2", False)],
+)
+def test_without_the_authors_package_auto_pgd_runs(monkeypatch, attack, norm, runs):
+    monkeypatch.setitem(sys.modules, "pyautoattack", None)
+    monkeypatch.setitem(sys.modules, "pyautoattack.autopgd_base", None)
+    model, x, y = problem()
+    options = {"radii": [RADIUS[norm]], "norm": norm, "steps": 5, "restarts": 1, "preflight": False}
+    if not runs:
+        with pytest.raises(ImportError, match="pip install pyautoattack, or use attack="):
+            dyart.evaluate(model, x, y, attack=attack, **options)
+        return
+    result = dyart.evaluate(model, x, y, attack=attack, **options)
+    assert 0 < result.resisting[str(RADIUS[norm])].sum() < len(x)

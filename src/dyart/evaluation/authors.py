@@ -1,7 +1,8 @@
-"""The attacks' own code, by Croce and Hein (package pyautoattack), called with a radius per example.
+"""The attacks of Croce and Hein, called with a radius per example.
 
-Their ``perturb`` takes one radius for a batch. The loops within it, ``attack_single_run``, mostly do not care: what is
-written here is the loop around them, over targets, with the examples that are left.
+FAB, Square and Auto-PGD for L1 are their own code (package pyautoattack). Its ``perturb`` takes one radius for a batch;
+the loops within it, ``attack_single_run``, mostly do not care. Auto-PGD for L-inf and L2 is ours, with their points.
+What is written here is the loop around them, over targets, with the examples that are left.
 """
 
 import logging
@@ -11,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dyart.attacks.auto_pgd import TINY, auto_pgd, random_start
+from dyart.attacks.pgd import AttackNorm, Objective, cross_entropy
 from dyart.boundary.margins import logit_margin
 from dyart.boundary.model import Model
 from dyart.boundary.norms import Norm
@@ -72,7 +75,7 @@ class Batch:
             targets = self.targets(name)
             attack = APGDAttack_targeted(self.model, n_iter=self.steps, n_target_classes=targets, **common, **larger)
             if self.classes < DLR_CLASSES:
-                attack.dlr_loss_targeted = lambda logits, y: _against(logits, y, attack.y_target)
+                attack.dlr_loss_targeted = lambda logits, y: against(logits, y, attack.y_target)
             return attack
         if name == "fab-t":
             targets = self.targets(name)
@@ -80,23 +83,31 @@ class Batch:
         return SquareAttack(self.model, p_init=0.8, n_queries=self.queries, resc_schedule=False, **common)
 
     def _apgd(self, name: str) -> Tensor:
-        """Run Auto-PGD, for p = inf and 2, with a radius per example: its formulas broadcast over them."""
-        attack = self._attack(name)
-        attack.init_hyperparam(self.x)
+        """Run Auto-PGD, for p = inf and 2: on the cross-entropy, or towards one class after the other."""
+        norm: AttackNorm = "linf" if self.norm == "linf" else "l2"
         points, (left, order) = self.x.clone(), self._begin()
         ranks = [1] if name == "apgd-ce" else list(range(2, self.targets(name) + 2))
         while ranks and len(left):
             together = max(1, self.room // len(left))
             these, ranks = ranks[:together], ranks[together:]
             rows = left.repeat(len(these))
-            attack.eps = self.radius[rows].reshape(-1, *[1] * (self.x.ndim - 1))
-            attack.y_target = torch.cat([order[left, -rank] for rank in these])
-            _, resists, _, found = attack.attack_single_run(self.x[rows], self.y[rows])
-            broken = ~resists.reshape(len(these), -1)
+            x, radius = self.x[rows], self.radius[rows]
+            objective = cross_entropy if name == "apgd-ce" else self._aimed(left, order, these)
+            start = random_start(x, radius, norm)
+            found, fooled = auto_pgd(
+                self.model, x, self.y[rows], radius, start, self.steps, norm=norm, objective=objective
+            )
+            broken = fooled.reshape(len(these), -1)
             for by, reached in zip(broken.flip(0), reversed(found.split(len(left))), strict=True):
                 points[left[by]] = reached[by]  # in the end that of the first rank
             left = left[~broken.any(dim=0)]
         return points
+
+    def _aimed(self, left: Tensor, order: Tensor, ranks: list[int]) -> Objective:
+        """Return what to raise towards the classes of these ranks, for each the examples that are left."""
+        loss = against if self.classes < DLR_CLASSES else targeted_dlr
+        targets = torch.cat([order[left, -rank] for rank in ranks])
+        return lambda logits, labels: loss(logits, labels, targets)
 
     def _fab(self, name: str) -> Tensor:
         """Run FAB, which looks for the closest point: the radius only says whether the next target is needed."""
@@ -151,7 +162,17 @@ class Batch:
         return (order[:, -1] == self.y).nonzero()[:, 0], order
 
 
-def _against(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+def against(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     """Return the margin of the target over the label, which Auto-PGD raises, ``[N]``."""
-    rows = torch.arange(len(logits), device=logits.device)
-    return logits[rows, targets] - logits[rows, labels]
+    return _of_class(logits, targets) - _of_class(logits, labels)
+
+
+def targeted_dlr(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """Return that margin over a difference of logits, the targeted DLR loss: their scale drops out, ``[N]``."""
+    ordered = logits.sort(dim=1)[0]
+    scale = ordered[:, -1] - 0.5 * (ordered[:, -3] + ordered[:, -4])
+    return against(logits, labels, targets) / (scale + TINY)
+
+
+def _of_class(logits: Tensor, classes: Tensor) -> Tensor:
+    return logits.gather(1, classes[:, None])[:, 0]

@@ -102,7 +102,7 @@ def evaluate(
         radii: numbers, or texts such as ``"8/255"``.
         attack: ``"clean"``; ``"pgd"``, 20 steps on the margin loss; ``"margins"``, one boundary search for the whole
             curve; ``"apgd"``, APGD-CE and APGD-T; ``"autoattack"``, the standard one: those, FAB-T and Square. The
-            last two run the search and PGD first, and need the package pyautoattack.
+            last two run the search and PGD first; ``"autoattack"`` and L1 need the package pyautoattack.
         norm: ``"linf"``, ``"l2"`` or ``"l1"``.
         strict: infer nothing.
         bounds: the box; two finite numbers for ``"apgd"`` and ``"autoattack"``.
@@ -133,7 +133,7 @@ def evaluate(
     Raises:
         PreflightError: the model or the inputs are not what attacks need; the message says what to do.
         JournalError: the folder holds an unfinished evaluation of something else, or another process is at work there.
-        ImportError: ``"apgd"`` and ``"autoattack"`` without pyautoattack.
+        ImportError: ``"autoattack"``, or ``"apgd"`` for L1, without pyautoattack.
     """
     validation.check_choice("norm", norm, NORMS)
     validation.check_choice("precision", precision, PRECISIONS)
@@ -156,7 +156,7 @@ def evaluate(
         raise ValueError(f"files names {len(files)} files, there are {len(inputs)} inputs")
     check_box(bounds, examples.inputs.dtype)
     tier, notes = tier_of(attack, norm, bounds, examples.shape)
-    _need_pyautoattack(attack, tier)
+    _need_pyautoattack(attack, tier, norm)
     ascending = named_radii(radii)
     if not ascending and attack != "clean":
         raise ValueError("radii is empty: give at least one, or use attack='clean'")
@@ -284,12 +284,12 @@ def _facts_of(view: View, device: torch.device) -> dict[str, Any]:
     return {"precision": view.precision, "compiled": view.fast is not None, "device": name}
 
 
-def _need_pyautoattack(attack: str, tier: Tier) -> None:
-    if set(tier.battery) & set(standard.NAMES):
+def _need_pyautoattack(attack: str, tier: Tier, norm: Norm) -> None:
+    if standard.of_authors(tier.battery, norm):
         try:
             import pyautoattack  # noqa: F401
         except ImportError as error:
+            others = "attack='margins'" if norm == "l1" else "attack='apgd' or 'margins'"
             raise ImportError(
-                f"attack={attack!r} needs the package pyautoattack: pip install pyautoattack, or use attack='margins' "
-                "or 'pgd'"
+                f"attack={attack!r} in {norm} needs the package pyautoattack: pip install pyautoattack, or use {others}"
             ) from error

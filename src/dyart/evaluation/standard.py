@@ -1,4 +1,4 @@
-"""The four attacks of AutoAttack (Croce and Hein, 2020) in their standard settings, by their authors' implementation.
+"""The four attacks of AutoAttack (Croce and Hein, 2020) in their standard settings, with their authors' results.
 
     apgd-ce   Auto-PGD on the cross-entropy: 100 steps; for l1, 5 restarts from larger balls
     apgd-t    Auto-PGD on the targeted DLR loss: 100 steps towards each of 9 classes (l1: 5)
@@ -56,7 +56,7 @@ def run(
         room: APGD-T aims at several classes at once, as long as that makes a batch of at most so many.
 
     Raises:
-        ImportError: pyautoattack is not installed.
+        ImportError: pyautoattack is needed (see ``of_authors``) and not installed.
     """
     low, high = box
     span = high - low
@@ -69,6 +69,11 @@ def run(
     if unit:
         return points
     return torch.where(points == x, inputs, (low + span * points).clamp(low, high))
+
+
+def of_authors(names: Sequence[str], norm: Norm) -> bool:
+    """Return whether some of the attacks need the authors' package: all but Auto-PGD for L-inf and L2."""
+    return any(name in NAMES and (norm == "l1" or "apgd" not in name) for name in names)
 
 
 def left_out(name: str, shape: tuple[int, ...], norm: Norm) -> str | None:
