@@ -10,7 +10,7 @@ boundary, 100 steps) and speeds of all correctly classified images; nothing is u
 r0 16/255, 20 search steps, the paper's for GroupNorm; it does not say which it used here. The paper shows one batch,
 this has 8; tests count batches, too, as images of one batch share one update.
 
-About 6 minutes on an H200: 1 for the natural network, 4 for AT (at most 60 epochs of 9.5 s), 1 to measure. Writes
+About 6 minutes on an H200: 1 for the natural network, 4 for AT (epochs of about 7 s, at most 60), 1 to measure. Writes
 paper-dynamics.json, and paper-dynamics.csv with margin and speeds of every image that counts.
 """
 

@@ -17,7 +17,7 @@ BASE = "base"
 # Seconds on one H200 (torch 2.11, bf16, compiled), for what has not been run yet; what has been is taken from its JSON.
 # An epoch of AT with ResNet-18, BatchNorm, batch 256; other methods by their work in benchmarks/results/methods.json.
 EPOCH = 4.7
-GROUP_NORM = 2.0  # an epoch with GroupNorm over one with BatchNorm: benchmarks/results/steps.json, batch 512
+GROUP_NORM = 1.4  # an epoch with GroupNorm over one with BatchNorm: benchmarks/results/steps.json
 FLOAT32 = 2.5  # an epoch in float32 over one in bf16: a guess
 VALIDATION = 0.5  # after every epoch
 START = 45.0  # imports, data, compiling from a cache that is warm

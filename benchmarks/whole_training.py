@@ -13,9 +13,8 @@ own batch, as the paper has it, every --gradient-every steps; and that of the st
 momentum, by dyart's BoundaryMonitor (--monitor.every). Accuracies: on the hold-out and on as many training images; in
 the end on the test images.
 
-On an H200, estimated from benchmarks/results/steps.json: steps of 51 ms (AT, PGD-10) and 47 ms (DyART, 8 search steps)
-with batch 256, 21 and 20 minutes of them, and about 5 of watching, validation and starts: each training fits one half
-hour, in calls of 10 minutes.
+On an H200, estimated from benchmarks/results/steps.json (batches of 128 and 512): steps of 36 ms (AT, PGD-10) and 33 ms
+(DyART, 8 search steps) with batch 256, 15 and 14 minutes of them, and about 5 of watching, validation and starts.
 """
 
 import argparse

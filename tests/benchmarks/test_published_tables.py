@@ -195,17 +195,17 @@ def test_the_figures_of_the_pages_are_of_the_results_that_are_there():
 def test_trials_are_compared_with_the_first_image_by_image(results):
     add(results, "trials-dyart-seed0", evaluation([80, 70, 60, 48, 30, 10], tier="margins"))
     add(results, "trials-lam-900-seed0", evaluation([78, 69, 60, 50, 32, 12], tier="margins"))
-    add(results, "trials-awp-seed0", failed={"stage": "train", "error": "why"})
+    add(results, "trials-cutmix-seed0", failed={"stage": "train", "error": "why"})
     table = trials.trials("trials")
-    base, more, missing = (row(table, label) for label in ("DyART", "lam 900", "cutmix"))
+    base, more, missing = (row(table, label) for label in ("DyART", "lam 900", "alpha 0"))
     assert base[1:8] == ["`cifar10-resnet18-dyart`", "80.00", "70.00", "60.00", "48.00", "30.00", "10.00"]
     assert base[8] == ""
     assert more[1] == "`method.lam 900`"
     assert more[8].startswith("+2.0")
     assert missing[2] == "not run yet"
-    words = trials.conditions("trials")
-    assert "2 of 22 trials are there" in words
-    assert "Failed: trials-awp-seed0" in words
+    words, runs = trials.conditions("trials"), tables.groups()["trials"].runs
+    assert f"2 of {len(runs)} trials are there" in words
+    assert "Failed: trials-cutmix-seed0" in words
 
 
 def test_a_group_has_columns_of_its_own_radii(results):
