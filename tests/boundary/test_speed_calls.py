@@ -1,5 +1,7 @@
 """boundary_speed: what may be passed, wrapped models included, and that the model is left as it was."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -51,6 +53,22 @@ def test_what_is_no_module_raises():
     found = search(model, uniform(6, 12, dtype=torch.float64))
     with pytest.raises(TypeError, match=r"nn\.Module.*function"):
         dyart.boundary_speed(lambda x: 2 * model(x), found, random_like(model))
+
+
+@pytest.mark.parametrize("derivative", [FORWARD, DOUBLE, CENTRAL])
+def test_points_of_another_model_are_noticed(derivative):
+    model = smooth_network()
+    found = search(model, uniform(20, 12, dtype=torch.float64))
+    update = random_like(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        dyart.boundary_speed(model, found, update, derivative=derivative)
+    other = smooth_network()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.copy_(parameter.roll(1, dims=0))
+    with pytest.warns(UserWarning, match="no boundary points of this model.*search again"):
+        dyart.boundary_speed(other, found, update, batch_size=7, derivative=derivative)
 
 
 def test_an_unknown_method_raises():

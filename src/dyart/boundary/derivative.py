@@ -15,6 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 Direction = dict[str, Tensor]
+Pair = tuple[Tensor, Tensor]
+"""A value and its derivative."""
 Function = Callable[[nn.Module, torch.dtype | None], Tensor]
 """From a module to one value per example; the inputs are cast to the dtype, if one is given."""
 
@@ -24,8 +26,8 @@ CENTRAL_STEP = {torch.float64: 1e-7, torch.float32: 1e-5}
 
 def directional_derivative(
     module: nn.Module, function: Function, direction: Direction, method: str | None = None
-) -> tuple[Tensor, str]:
-    """Return the derivative of ``function(module)``, ``[N]``, along ``direction``, and the method that gave it.
+) -> tuple[Pair, str]:
+    """Return ``function(module)`` and its derivative along ``direction``, both ``[N]``, and the method that gave them.
 
     Args:
         module: whose parameters and buffers move.
@@ -91,7 +93,7 @@ class _Call(nn.Module):
         return self.function(self.module, None)
 
 
-def _forward(module: nn.Module, function: Function, direction: Direction) -> Tensor:
+def _forward(module: nn.Module, function: Function, direction: Direction) -> Pair:
     call, tensors = _Call(module, function), _tensors(module)
     primal = {f"module.{name}": tensors[name].detach() for name in direction}
     tangent = {f"module.{name}": rate for name, rate in direction.items()}
@@ -101,16 +103,16 @@ def _forward(module: nn.Module, function: Function, direction: Direction) -> Ten
         return result
 
     with torch.no_grad(), _differentiable_kernels(module, direction):
-        derivative: Tensor = torch.func.jvp(values, (primal,), (tangent,))[1]
-    return derivative
+        value, derivative, *_ = torch.func.jvp(values, (primal,), (tangent,))
+    return value, derivative
 
 
-def _forward_math_attention(module: nn.Module, function: Function, direction: Direction) -> Tensor:
+def _forward_math_attention(module: nn.Module, function: Function, direction: Direction) -> Pair:
     with sdpa_kernel(SDPBackend.MATH):
         return _forward(module, function, direction)
 
 
-def _double_backward(module: nn.Module, function: Function, direction: Direction) -> Tensor:
+def _double_backward(module: nn.Module, function: Function, direction: Direction) -> Pair:
     tensors = _tensors(module)
     moving = [tensors[name] for name in direction]
     flags = [tensor.requires_grad for tensor in moving]
@@ -126,12 +128,12 @@ def _double_backward(module: nn.Module, function: Function, direction: Direction
             pairs = zip(gradients, direction.values(), strict=True)
             products = [(gradient * rate).sum() for gradient, rate in pairs if gradient is not None]
             if not products:
-                return torch.zeros_like(values)
+                return values, torch.zeros_like(values)
             (derivative,) = torch.autograd.grad(torch.stack(products).sum(), probe)
     finally:
         for tensor, flag in zip(moving, flags, strict=True):
             tensor.requires_grad_(flag)
-    return derivative
+    return values, derivative
 
 
 def _check_twice_differentiable(gradients: Iterable[Tensor | None]) -> None:
@@ -148,14 +150,14 @@ def _check_twice_differentiable(gradients: Iterable[Tensor | None]) -> None:
         waiting += [following for following, _ in node.next_functions]
 
 
-def _central_difference(module: nn.Module, function: Function, direction: Direction) -> Tensor:
+def _central_difference(module: nn.Module, function: Function, direction: Direction) -> Pair:
     try:
         return _difference_in(torch.float64, module, function, direction)
     except RuntimeError:  # a model that cannot run in float64
         return _difference_in(None, module, function, direction)
 
 
-def _difference_in(dtype: torch.dtype | None, module: nn.Module, function: Function, direction: Direction) -> Tensor:
+def _difference_in(dtype: torch.dtype | None, module: nn.Module, function: Function, direction: Direction) -> Pair:
     tensors = _tensors(module)
     size = torch.stack([tensors[name].detach().double().norm() for name in direction]).norm()
     rate = torch.stack([tangent.double().norm() for tangent in direction.values()]).norm()
@@ -166,8 +168,7 @@ def _difference_in(dtype: torch.dtype | None, module: nn.Module, function: Funct
         ahead = function(module, dtype)
     with torch.no_grad(), _shifted(tensors, direction, -step, dtype):
         behind = function(module, dtype)
-    derivative: Tensor = (ahead - behind) / (2 * step).to(ahead)
-    return derivative
+    return (ahead + behind) / 2, (ahead - behind) / (2 * step).to(ahead)
 
 
 @contextmanager

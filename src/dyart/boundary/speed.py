@@ -17,6 +17,9 @@ from dyart.boundary.model import evaluation_mode, ieee_float32, logits_of, ordin
 from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.validation import check_choice, check_count
 
+# Of its margin: a point that lies off the boundary by more was not found on it.
+ELSEWHERE = 0.5
+
 
 def boundary_speed(
     model: nn.Module,
@@ -35,7 +38,8 @@ def boundary_speed(
     The model runs in eval mode (BatchNorm with its running statistics; an update of those counts too), in plain
     float32, and is left as it was.
 
-    Cost: one forward pass with tangents, about the time of one forward and backward pass over the found points.
+    Cost: one forward pass with tangents, about the time of one forward and backward pass over the found points. Its
+    values tell whether the points are on this model's boundary: where most are not, there is a warning.
 
     Args:
         model: the module that the points belong to.
@@ -64,7 +68,7 @@ def boundary_speed(
     module = underlying(model)
     direction = _checked(module, update)
     rows = found.found.nonzero()[:, 0]
-    rates, used = [], derivative
+    rates, values_now, used = [], [], derivative
     device = found.points.device
     with ieee_float32(device), evaluation_mode(module), unchanged(module, device):
         for chunk in rows.split(batch_size or max(len(rows), 1)):
@@ -77,9 +81,10 @@ def boundary_speed(
                 return boundary_value(logits, labels, found.boundary, found.beta)
 
             if direction and len(chunk):
-                rate, used = directional_derivative(module, values, direction, used)
+                (value, rate), used = directional_derivative(module, values, direction, used)
             else:
-                rate = torch.zeros_like(found.margin[chunk])
+                value, rate = found.value[chunk], torch.zeros_like(found.margin[chunk])
+            values_now.append(value.detach())
             rates.append(rate.detach())
     if used == METHODS[-1] and derivative is None:
         warnings.warn(
@@ -88,9 +93,24 @@ def boundary_speed(
             stacklevel=2,
         )
     speed = torch.full_like(found.margin, torch.nan)
-    speed[rows] = torch.cat(rates).to(speed) / found.multiplier(box_aware)[rows]
+    multiplier = found.multiplier(box_aware)[rows]
+    speed[rows] = torch.cat(rates).to(speed) / multiplier
+    if len(rows):
+        off = (torch.cat(values_now).to(speed) - found.value[rows]).abs() / multiplier
+        _warn_of_others(off, found.margin[rows].abs())
     speed.derivative = used or METHODS[0]  # type: ignore[attr-defined]
     return speed
+
+
+def _warn_of_others(off: Tensor, margin: Tensor) -> None:
+    """Warn where the boundary lies elsewhere than when most of the points were found: by ``off`` or so."""
+    share = (off > ELSEWHERE * margin).float().mean().item()
+    if share > 0.5:
+        warnings.warn(
+            f"{share:.0%} of the points are no boundary points of this model, by more than half of their margins: the "
+            "speed at them means nothing; search again where the weights have changed, and with the model in question",
+            stacklevel=3,
+        )
 
 
 def _checked(module: nn.Module, update: dict[str, Tensor]) -> dict[str, Tensor]:
