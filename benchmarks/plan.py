@@ -250,7 +250,7 @@ def _epoch(run: Run, known: list[Mapping[str, Any]]) -> float:
     method = run.recipe.removeprefix(f"{_size(run.recipe)}-").removeprefix("gn-").removeprefix("l2-")
     factor = work.get(method, work["at"]) / work["at"]
     if method.startswith("dyart"):  # measured later, a step with SEARCH steps of the search takes AT's time
-        factor *= (run.settings.get("method.steps", SEARCH) + 4) / (SEARCH + 4) * work["at"] / work["dyart"]
+        factor *= (settings["method"]["steps"] + 4) / (SEARCH + 4) * work["at"] / work["dyart"]
     factor *= GROUP_NORM if run.normalization == "group" else 1.0
     factor *= FLOAT32 if _precision(run) == "fp32" else 1.0
     return SIZES[_size(run.recipe)][0] * (VALIDATION + _share(settings) * EPOCH * factor)

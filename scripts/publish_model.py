@@ -174,15 +174,12 @@ def describe(record: Mapping[str, Any], file: Path) -> None:
     """Write into a file of weights which network it is of."""
     from safetensors.torch import load_file
 
-    from dyart.models import Description, save
+    from dyart.models.described import Description, packed
 
     settings = model_arguments(record)
     name = settings.pop("name")
-    save(
-        load_file(file),
-        file,
-        Description(name, record["classes"], tuple(record["shape"]), record["data"], settings),
-    )
+    described = Description(name, record["classes"], tuple(record["shape"]), record["data"], settings)
+    file.write_bytes(packed(load_file(file), described))
 
 
 def from_run(run: Path, target: Path) -> None:

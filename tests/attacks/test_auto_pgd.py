@@ -1,5 +1,7 @@
 """Auto-PGD: the authors' points from the same start, without waiting for the GPU."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -75,10 +77,29 @@ def test_the_start_is_on_the_sphere(norm):
 
 def test_a_start_that_is_fooled_is_found(problem):
     model, x, y = problem
-    wrong = (y + 1) % CLASSES
-    found, broken = auto_pgd(model, x, wrong, torch.zeros(COUNT), x.clone(), 3, objective=cross_entropy)
+    found, broken = auto_pgd(model, x, (y + 1) % CLASSES, torch.zeros(COUNT), x.clone(), 0, objective=cross_entropy)
     assert broken.all()
     assert torch.equal(found, x)
+
+
+def test_outputs_of_other_kinds_and_inputs_with_gradients(problem):
+    model, x, y = problem
+    radius = torch.full((COUNT,), RADIUS["linf"])
+    start, dtypes = random_start(x, radius), set()
+
+    def packed(points):
+        return SimpleNamespace(logits=model(points).bfloat16())
+
+    def watched(logits, labels):
+        dtypes.add(logits.dtype)
+        return cross_entropy(logits, labels)
+
+    found, fooled = auto_pgd(packed, x.clone().requires_grad_(), y, radius, start, 20, objective=watched)
+    assert not found.requires_grad
+    assert dtypes == {torch.float32}
+    assert fooled.any()
+    with pytest.raises(ValueError, match="norm"):
+        auto_pgd(model, x, y, radius, start, 1, norm="l1", objective=cross_entropy)
 
 
 class NoWaiting(TorchDispatchMode):

@@ -110,9 +110,9 @@ def test_a_network_s_arguments_reach_the_file(place):
     from dyart.models.described import description_of
 
     record = run_records.read(place / "results" / f"{NAME}.json")
-    record["settings"]["model"] |= {"normalization": "group", "bn_momentum": None}
+    record["settings"]["model"] |= {"bn_momentum": None}
     file = place / "weights" / f"{NAME}.safetensors"
     publish.describe(record, file)
     described = description_of(file)
     assert (described.name, described.data, described.classes) == ("cnn", "fashion-mini", 10)
-    assert described.settings == {"normalization": "group", "activation": "silu"}
+    assert described.settings == {"normalization": "batch", "activation": "silu"}

@@ -60,6 +60,10 @@ PARSED = {
     "dyart plane --out": "it is the command that the README has, too",
 }
 
+MODELS = Path(__file__).parents[2] / "models"
+if not MODELS.is_dir():
+    PARSED["dyart evaluate models/"] = "a source distribution is without the models"
+
 
 def listed(command: str, table: dict[str, str]) -> str | None:
     """Return the longest line of a table that a command begins with; None if there is none."""
@@ -93,7 +97,7 @@ def stand_ins(folder: Path) -> None:
     from dyart.data.raw import Raw
     from dyart.data.store import save
 
-    (folder / "models").symlink_to(Path(__file__).parents[2] / "models")
+    (folder / "models").symlink_to(MODELS)
     (folder / "my").mkdir()
     (folder / "my" / "package.py").write_text(
         "from torch import nn\n\n\n"

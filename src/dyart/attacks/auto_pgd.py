@@ -11,10 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dyart.attacks.pgd import AttackNorm, Objective
+from dyart.attacks.pgd import ATTACK_NORMS, AttackNorm, Objective
 from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.norms import flat
+from dyart.boundary.validation import check_choice
 
 # Shares of all steps: the first period, what each is shorter than the one before, the shortest; and the share of a
 # period's steps that must raise the objective.
@@ -32,6 +33,7 @@ class Look(NamedTuple):
     right: Tensor
 
 
+@torch.no_grad()
 def auto_pgd(
     model: Model,
     inputs: Tensor,
@@ -57,6 +59,7 @@ def auto_pgd(
         norm: ``"linf"`` or ``"l2"``.
         objective: from logits and labels to what every example raises.
     """
+    check_choice("norm", norm, ATTACK_NORMS)
     ball = _per_row(radius, inputs)
 
     def look(points: Tensor) -> Look:
@@ -89,6 +92,7 @@ def auto_pgd(
     return found, fooled
 
 
+@torch.no_grad()
 def random_start(inputs: Tensor, radius: Tensor, norm: AttackNorm = "linf") -> Tensor:
     """Return a random point on every example's sphere, drawn on the CPU, as the authors do.
 

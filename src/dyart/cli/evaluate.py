@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dyart.boundary.norms import Norm
-from dyart.cli.networks import named_network, recorded_accuracy, sample
+from dyart.cli.networks import named_model, named_network, recorded_accuracy, sample
 from dyart.cli.places import check_free, evaluation_folder
 from dyart.data import DataSet
 from dyart.data.ranks import team_here
@@ -106,7 +106,8 @@ def _asked(options: argparse.Namespace, data: DataSet, examples: int, radii: lis
 def _facts(options: argparse.Namespace, data: DataSet, run: Path | None) -> dict[str, Any]:
     facts: dict[str, Any] = {"data": data.name, "drawn_from": len(data.test), "notes": list(data.notes)}
     if run is None:
-        return facts | {"model": options.model, "weights": str(options.weights) if options.weights else None}
+        file = options.weights or options.run_or_checkpoint
+        return facts | {"model": named_model(options), "weights": None if file is None else str(file)}
     checkpoint = checkpoint_of(options.run_or_checkpoint)
     which = "best" if checkpoint == checkpoint_of(run) else checkpoint.name
     # By name, too: a training that goes on may have another best one.

@@ -21,14 +21,22 @@ from dyart.data import DataSet, load
 from dyart.data.loader import as_tensors
 from dyart.data.ranks import align
 from dyart.data.sets import Indices
+from dyart.engine.checkpoint import MANIFEST
 from dyart.engine.fabric import make_fabric
 from dyart.engine.run import make_model
-from dyart.engine.stored import RunError, averaged_weights, checkpoint_of, read_config, run_folder
-from dyart.engine.weights import check_weights_file, fit_weights, read_weights
+from dyart.engine.stored import CONFIG, RunError, averaged_weights, checkpoint_of, read_config, run_folder
+from dyart.engine.weights import WEIGHTS, check_weights_file, fit_weights, read_weights
 from dyart.models import NAMES, InputNormalization, build, described
 from dyart.models.factory import call_factory, is_factory, load_factory
 
-__all__ = ["add_network_options", "named_examples", "named_network", "recorded_accuracy", "test_examples"]
+__all__ = [
+    "add_network_options",
+    "named_examples",
+    "named_model",
+    "named_network",
+    "recorded_accuracy",
+    "test_examples",
+]
 
 EVALUATION = "evaluation.json"
 NAMED = 20  # classes
@@ -102,23 +110,64 @@ def _refuse_alone(options: argparse.Namespace) -> None:
 def _of_file(place: Path, data_name: str | None) -> tuple[nn.Module, DataSet, None]:
     """Return the network of a file of weights that says which it is."""
     check_weights_file(place)
+    about = _described(place)
+    if about is None:
+        raise RunError(_undescribed(place))
+    if not (data_name or about.data):
+        raise RunError(f"{place} names no data set: add --data NAME, for inputs of shape {_written(about.shape)}")
+    data = load(data_name or about.data)
+    if data.shape != about.shape:
+        raise RunError(
+            f"{place} is of a network for inputs of shape {_written(about.shape)}"
+            f"{f' ({about.data})' if about.data else ''}, {data.name} has {_written(data.shape)}: choose another --data"
+        )
+    print(f"network: {about.name}, weights of {place}")
+    return described.load(place), data, None
+
+
+def named_model(options: argparse.Namespace) -> str | None:
+    """Return the name of a network outside of a run: ``--model``, or what its file of weights says."""
+    if options.model is not None or options.run_or_checkpoint is None:
+        return str(options.model)
+    about = _described(options.run_or_checkpoint)
+    return None if about is None else about.name
+
+
+def _described(place: Path) -> described.Description | None:
+    """Return what a file of weights says of its network; None where it says nothing."""
+    if place.suffix != described.SUFFIX:
+        return None
     try:
-        about = described.description_of(place) if place.suffix == described.SUFFIX else None
-        if about is None:
-            raise RunError(
-                f"{place} does not say which network it belongs to: name that with --model NAME or "
-                "--model package.module:factory, and its data with --data"
-            )
-        data = load(data_name or about.data)
-        model = described.load(place)
+        return described.description_of(place)
     except ValueError as error:
         raise RunError(str(error)) from error
-    print(f"network: {about.name}, weights of {place}")
-    return model, data, None
+
+
+def _undescribed(place: Path) -> str:
+    """Return what to do about a file that says nothing of its network."""
+    if place.suffix not in WEIGHTS:
+        return f"{place} is no file of weights ({', '.join(WEIGHTS)})"
+    if place.parent.parent.name == "checkpoints":
+        return f"{place} is part of a checkpoint: name its folder, {place.parent}"
+    beside = place.with_suffix(described.SUFFIX)
+    if beside != place and beside.is_file():
+        return f"{place} does not say which network it belongs to; {beside} may: name that"
+    return (
+        f"{place} does not say which network it belongs to: name that with --model NAME or "
+        "--model package.module:factory, and its data with --data"
+    )
+
+
+def _written(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
 
 
 def _of_run(place: Path, data_name: str | None) -> tuple[nn.Module, DataSet, Path]:
     """Return the network of a run or of its checkpoint."""
+    near = Path(f"{place}{described.SUFFIX}")
+    inside = sorted(place.glob(f"*{described.SUFFIX}")) if not (place / CONFIG).is_file() else []
+    if near.is_file() or (inside and not (place / MANIFEST).is_file()):
+        raise RunError(f"{place} is no run; did you mean {near if near.is_file() else inside[0]}?")
     checkpoint = checkpoint_of(place)
     folder = run_folder(checkpoint)
     config = read_config(folder, method=False)
@@ -166,7 +215,13 @@ def _of_name(options: argparse.Namespace, data: DataSet, weights: dict[str, Tens
     """Return a network of this package; its normalisation is a layer of it, saved with its weights."""
     if options.model_args:
         raise RunError(f"--model-args are arguments of a factory; {options.model!r} is one of {', '.join(NAMES)}")
-    model = build(options.model, len(data.classes), data.shape, mean=options.mean, std=options.std)
+    about = None if weights is None else _described(Path(file))
+    if about is not None and about.name != options.model:
+        raise RunError(f"{file} is of the network {about.name}, not of {options.model}: leave --model out")
+    # What the file says of its network, no weight may show: an activation.
+    settings = {} if about is None else dict(about.settings)
+    settings |= {} if options.mean is None else {"mean": options.mean, "std": options.std}
+    model = build(options.model, len(data.classes), data.shape, **settings)
     if weights is not None:
         layer = {key: value for key, value in model.state_dict().items() if key in ("normalize.mean", "normalize.std")}
         differs = [key for key, value in layer.items() if key in weights and not torch.equal(value, weights[key])]
@@ -203,7 +258,7 @@ def _made(options: argparse.Namespace, data: DataSet) -> tuple[nn.Module, bool]:
 def _try_out(model: nn.Module, data: DataSet, device: torch.device, words: str) -> None:
     """Call the network once: its inputs and its outputs must be those of the data."""
     inputs, _ = as_tensors(data.test, slice(0, 1), device)
-    shape = "x".join(map(str, data.shape))
+    shape = _written(data.shape)
     with torch.no_grad(), evaluation_mode(model), unchanged(model, device):
         try:
             logits = logits_of(model(inputs))

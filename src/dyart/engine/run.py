@@ -43,8 +43,11 @@ from dyart.engine.stored import (
 )
 from dyart.engine.views import wants_compile
 from dyart.engine.weights import fit_weights, read_weights
-from dyart.models import build
+from dyart.models import Description, build
+from dyart.models.described import SUFFIX, description_of
+from dyart.models.factory import is_factory
 from dyart.recipes import Config, dump, make_method
+from dyart.recipes.config import Model
 
 log = logging.getLogger("dyart")
 
@@ -125,8 +128,26 @@ def _begin_from(training: Training, place: Path) -> None:
     if not place.is_file():
         training.begin_from(averaged_weights(place))
         return
-    fit_weights(training.model, read_weights(place), str(place), len(training.data.classes))
+    weights = read_weights(place)
+    _check_description(place, training.config.model)
+    fit_weights(training.model, weights, str(place), len(training.data.classes))
     training.average.restart()
+
+
+def _check_description(place: Path, model: Model) -> None:
+    """Raise if a file says that it is of another network; an activation no weight shows."""
+    try:
+        about = description_of(place) if place.suffix == SUFFIX else None
+    except ValueError as error:
+        raise RunError(str(error)) from error
+    if about is None or is_factory(model.name):
+        return
+    own = Description(model.name, 2, (), settings={"activation": model.activation})
+    if (about.name, about.activation) != (own.name, own.activation):
+        raise RunError(
+            f"{place} is of {about.name} with {about.activation}, the recipe has {own.name} with {own.activation}: set "
+            f"model.name {about.name} and model.activation {about.activation}"
+        )
 
 
 def default_folder(config: Config) -> Path:

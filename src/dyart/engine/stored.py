@@ -75,6 +75,7 @@ def checkpoint_of(place: Path, which: str = "best") -> Path:
     name = index.get(which, index.get("last"))
     if name is None:
         missing = "" if place.exists() else ": there is no such folder"
+        missing = ": it is a file; files of weights are for dyart evaluate and margins" if place.is_file() else missing
         raise RunError(f"{place} is neither a run with checkpoints nor a checkpoint{missing}")
     return folder / name
 

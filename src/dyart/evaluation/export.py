@@ -93,7 +93,8 @@ def _write_weights(model: nn.Module, out: Path, config: Config, data: DataSet) -
 
 def _description(config: Config, data: DataSet) -> described.Description:
     settings = {key: _plain(value) for key, value in asdict(config.model).items() if value is not None}
-    return described.Description(str(settings.pop("name")), len(data.classes), data.shape, data.name, settings)
+    known = data.name if described.is_name(data.name) else ""  # a path here is nothing to others
+    return described.Description(str(settings.pop("name")), len(data.classes), data.shape, known, settings)
 
 
 def _source(config: Config, data: DataSet) -> str:

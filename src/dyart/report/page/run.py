@@ -79,9 +79,11 @@ class Run:
             return f"dyart {verb} {folder}"
         get = self.config.get
         named = {"model": get("model.name", "NAME"), "weights": get("model.weights"), "data": get("data.name", "DATA")}
+        if "model.name" not in self.config and "model.weights" in self.config:  # a file that says what it is of
+            verb, named = f"{verb} {shlex.quote(str(get('model.weights')))}", {"data": get("data.name")}
         named["norm"] = self.norm if self.norm != "linf" else None
         options = [f"--{option} {shlex.quote(str(value))}" for option, value in named.items() if value is not None]
-        out = shlex.quote(str(self.folder / MARGINS)) if verb == "margins" else folder
+        out = shlex.quote(str(self.folder / MARGINS)) if verb.startswith("margins") else folder
         return " ".join(["dyart", verb, *options, "--out", out])
 
     @property
@@ -218,7 +220,7 @@ def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
     radii = list(evaluation.get("robust", {}) or margins.get("summary", {}).get("robust", {}))
     config = {
         "model.name": evaluation.get("model") or searched.get("model"),
-        "model.weights": evaluation.get("weights") or searched.get("weights"),
+        "model.weights": evaluation.get("weights") or searched.get("weights") or searched.get("run_or_checkpoint"),
         "data.name": evaluation.get("data") or margins.get("data"),
         "eval.norm": evaluation.get("norm") or searched.get("norm"),
         "eval.radius": "8/255" if "8/255" in radii else radii[len(radii) // 2] if radii else None,
