@@ -47,8 +47,8 @@ def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torc
 
     Either a run or a checkpoint is named (the averaged weights of its best epoch count), a file of weights that says
     which network it belongs to, or ``--model`` with ``--data`` and, for anything but the weights it is made with,
-    ``--weights``. With ``--devices`` above 1 the other
-    processes are started here, and come here; they are silent from here on.
+    ``--weights``. With ``--devices`` above 1 the other processes are started here, and come here; they are silent from
+    here on.
 
     Raises:
         RunError: what is named is missing, or network, weights and data do not fit each other.
@@ -164,10 +164,10 @@ def _written(shape: tuple[int, ...]) -> str:
 
 def _of_run(place: Path, data_name: str | None) -> tuple[nn.Module, DataSet, Path]:
     """Return the network of a run or of its checkpoint."""
-    near = Path(f"{place}{described.SUFFIX}")
-    inside = sorted(place.glob(f"*{described.SUFFIX}")) if not (place / CONFIG).is_file() else []
-    if near.is_file() or (inside and not (place / MANIFEST).is_file()):
-        raise RunError(f"{place} is no run; did you mean {near if near.is_file() else inside[0]}?")
+    if not any((place / mark).is_file() for mark in (CONFIG, MANIFEST)):
+        near = [Path(f"{place}{described.SUFFIX}"), *sorted(place.glob(f"*{described.SUFFIX}"))]
+        if meant := next((file for file in near if file.is_file()), None):
+            raise RunError(f"{place} is no run; did you mean {meant}?")
     checkpoint = checkpoint_of(place)
     folder = run_folder(checkpoint)
     config = read_config(folder, method=False)
