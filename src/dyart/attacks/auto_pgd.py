@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dyart.attacks.pgd import ATTACK_NORMS, AttackNorm, Objective
+from dyart.attacks.pgd import ATTACK_NORMS, AttackNorm, Objective, per_row
 from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.norms import flat
@@ -60,7 +60,7 @@ def auto_pgd(
         objective: from logits and labels to what every example raises.
     """
     check_choice("norm", norm, ATTACK_NORMS)
-    ball = _per_row(radius, inputs)
+    ball = per_row(radius, inputs)
 
     def look(points: Tensor) -> Look:
         with torch.enable_grad():
@@ -80,14 +80,14 @@ def auto_pgd(
         last_move, before = now.points - before, now.points
         now = look(_moved(now, last_move, stride, inputs, ball, norm, INERTIA if step else 0.0))
         fooled = fooled | ~now.right
-        found = torch.where(_per_row(now.right, found), found, now.points)
+        found = torch.where(per_row(now.right, found), found, now.points)
         rises, earlier = rises + (now.loss > earlier), now.loss
         best = _chosen(now.loss > best.loss, now, best)
         if step in ends:
             slow = rises <= RISING * ends[step]
             halve = slow | (~halved & (known >= best.loss))
             halved, known, rises = halve, best.loss, torch.zeros_like(rises)
-            stride = torch.where(_per_row(halve, stride), stride / 2, stride)
+            stride = torch.where(per_row(halve, stride), stride / 2, stride)
             now = _chosen(halve, best, now)
     return found, fooled
 
@@ -102,8 +102,8 @@ def random_start(inputs: Tensor, radius: Tensor, norm: AttackNorm = "linf") -> T
         norm: ``"linf"`` or ``"l2"``.
     """
     drawn = (2 * torch.rand(inputs.shape) - 1 if norm == "linf" else torch.randn(inputs.shape)).to(inputs)
-    length = _per_row(flat(drawn).abs().amax(dim=1), drawn) if norm == "linf" else _length(drawn)
-    return inputs + _per_row(radius, inputs) * (drawn / (length + TINY))
+    length = per_row(flat(drawn).abs().amax(dim=1), drawn) if norm == "linf" else _length(drawn)
+    return inputs + per_row(radius, inputs) * (drawn / (length + TINY))
 
 
 def _periods(steps: int) -> Iterator[tuple[int, int]]:
@@ -142,13 +142,9 @@ def _unit(vectors: Tensor) -> Tensor:
 
 
 def _length(vectors: Tensor) -> Tensor:
-    return _per_row(flat(vectors).pow(2).sum(dim=1).sqrt(), vectors)
+    return per_row(flat(vectors).pow(2).sum(dim=1).sqrt(), vectors)
 
 
 def _chosen(rows: Tensor, first: Look, second: Look) -> Look:
     """Return the examples of ``rows`` from the first, all others from the second."""
-    return Look(*(torch.where(_per_row(rows, one), one, two) for one, two in zip(first, second, strict=True)))
-
-
-def _per_row(values: Tensor, like: Tensor) -> Tensor:
-    return values.reshape(-1, *[1] * (like.ndim - 1))
+    return Look(*(torch.where(per_row(rows, one), one, two) for one, two in zip(first, second, strict=True)))

@@ -101,7 +101,7 @@ def pgd(
         extra = noise * _step_noise(inputs, key, index, step) if noise else None
         moved, usable = climb(points, gradient, usable, inputs, ball, stride, norm, bounds, extra)
         moving = None if watch is None else watch(logits, labels)
-        points = moved if moving is None else torch.where(_per_row(moving, points), moved, points)
+        points = moved if moving is None else torch.where(per_row(moving, points), moved, points)
     return points
 
 
@@ -139,10 +139,11 @@ def _per_example(value: float | Tensor, inputs: Tensor) -> Tensor:
     if not isinstance(value, Tensor):
         # full, not tensor: no copy from the host, which a captured graph could not hold
         return torch.full((), float(value), dtype=inputs.dtype, device=inputs.device)
-    return _per_row(value.to(inputs.dtype), inputs)
+    return per_row(value.to(inputs.dtype), inputs)
 
 
-def _per_row(value: Tensor, like: Tensor) -> Tensor:
+def per_row(value: Tensor, like: Tensor) -> Tensor:
+    """Return one value per example in a shape that broadcasts against ``like``, ``[N, 1, ...]``."""
     return value.reshape(-1, *[1] * (like.ndim - 1))
 
 
