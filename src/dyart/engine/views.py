@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from dyart.boundary.model import Model, for_evaluation
+from dyart.engine.ends import fine_ends
 from dyart.engine.folded import FoldedView
 from dyart.recipes.config import Switch
 
@@ -57,7 +58,7 @@ class Views:
     Args:
         model: the network.
         compile: compile both; the view is folded then, and follows the network when it is refreshed.
-        half: the search runs under autocast to bfloat16.
+        half: the search runs under autocast to bfloat16; its view has finer ends.
     """
 
     def __init__(self, model: nn.Module, compile: bool, half: bool = False) -> None:
@@ -66,7 +67,7 @@ class Views:
         self.update: Model = compiled(model, compile)
         frozen = frozen_view(model)
         self.folded = FoldedView(model, frozen, half) if compile else None
-        self.search: Model = compiled(frozen, compile)
+        self.search: Model = compiled(fine_ends(frozen) if half else frozen, compile)
 
     def refresh(self) -> None:
         """Let the search's view see the weights as they are now."""
