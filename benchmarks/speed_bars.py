@@ -2,10 +2,11 @@
 
     python benchmarks/speed_bars.py --images images.npy --labels labels.npy
 
-First `dyart bench --gpu`: ResNet-18 with BatchNorm and GroupNorm in batches of 128 and 512, and WRN-28-10 in batches of
-256. Then the search of those DyART steps, as a training runs it (compiled, bf16), and the same in fp32, on the
-ResNet-18 of the pyautoattack wheel: soft boundary, L-inf. "Best" is, per example, the closest point that these and four
-longer searches have found. Images: uint8 [N, H, W, C] and labels [N], e.g. of the CIFAR-10 test set.
+First `dyart bench --gpu`: ResNet-18 with BatchNorm and GroupNorm in batches of 128 (four methods) and 512 (AT and
+DyART), and WRN-28-10 in batches of 256. Then the search of those DyART steps, as a training runs it (compiled, fp16),
+and the same in fp32, on the ResNet-18 of the pyautoattack wheel: soft boundary, L-inf. "Best" is, per example, the
+closest point that these and four longer searches have found. Images: uint8 [N, H, W, C] and labels [N], e.g. of the
+CIFAR-10 test set.
 
 Writes results/steps.json, the quality beside the steps, and prints what was aimed at. On a CPU, --device cpu runs the
 second part alone, uncompiled.
@@ -31,6 +32,7 @@ from harness import RESULTS, autoattack_resnet18, load_images
 
 LONG = {"300 steps": {"steps": 300}, "9 x 20 steps": {"steps": 20, "restarts": 9, "rivals": 9}}
 LONG |= {f"classic FAB, {steps} steps": {"steps": steps, "solver": "fab"} for steps in (20, 100)}
+BENCH = ["--batches 128", "--batches 512 --methods at,dyart", "--networks wrn28-10 --batches 256 --methods at,dyart"]
 Bar = tuple[str, float, float]
 
 
@@ -39,11 +41,11 @@ def searched(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, BoundaryPoints]:
     problem: dict[str, Any] = {"boundary": "soft", "rivals": 1}
     found = {f"{SEARCH_STEPS} steps": dyart.closest_boundary_points(net, x, y, steps=SEARCH_STEPS, **problem)}
     found |= {name: dyart.closest_boundary_points(net, x, y, **(problem | setting)) for name, setting in LONG.items()}
-    views = Views(net, compile=x.is_cuda, half=True)
+    views = Views(net, x.is_cuda, DyART.crafting)
     views.refresh()
     method = DyART(steps=SEARCH_STEPS)
     method.compiled = x.is_cuda
-    with torch.autocast(x.device.type, torch.bfloat16):
+    with views.searching(x.device):
         found[f"{SEARCH_STEPS} steps, as trained"] = method.search(views.search, x, y)
     return found
 
@@ -113,8 +115,9 @@ def main() -> None:
     options = parser.parse_args()
     device = torch.device(options.device)
     if device.type == "cuda":
-        for words in ([], ["--networks", "wrn28-10", "--batches", "256", "--methods", "at,dyart", "--merge"]):
-            if command(["bench", "--gpu", *words, "--out", str(options.out)]):
+        options.out.unlink(missing_ok=True)
+        for words in BENCH:
+            if command(["bench", "--gpu", "--merge", *words.split(), "--out", str(options.out)]):
                 raise SystemExit("dyart bench failed")
     x = load_images(options.images, options.count).to(device)
     y = torch.from_numpy(np.load(options.labels)[: options.count]).long().to(device)

@@ -28,7 +28,7 @@ def images():
 
 def test_it_computes_the_same_and_follows_only_when_refreshed():
     model = trained()
-    folded = FoldedView(model, frozen_view(model), half=False)
+    folded = FoldedView(model, frozen_view(model), half=None)
     assert sum(isinstance(layer, FoldedNorm) for layer in folded.module.modules()) > 1
     assert not any(isinstance(layer, nn.BatchNorm2d) for layer in folded.module.modules())
     expected = frozen_view(model)(images())
@@ -46,7 +46,7 @@ def test_it_computes_the_same_and_follows_only_when_refreshed():
 def test_input_gradients_are_the_same():
     model = trained()
     gradients = []
-    for view in (frozen_view(model), FoldedView(model, frozen_view(model), half=False).module):
+    for view in (frozen_view(model), FoldedView(model, frozen_view(model), half=None).module):
         x = images().requires_grad_()
         gradients.append(torch.autograd.grad(view(x)[:, 3].sum(), x)[0])
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
@@ -54,7 +54,7 @@ def test_input_gradients_are_the_same():
 
 def test_half_keeps_cast_weights_of_linear_and_convolutional_layers_alone():
     model = trained()
-    folded = FoldedView(model, frozen_view(model), half=True)
+    folded = FoldedView(model, frozen_view(model), half=torch.bfloat16)
     kinds = {name: parameter.dtype for name, parameter in folded.module.named_parameters()}
     assert set(kinds.values()) == {torch.bfloat16}
     assert all(buffer.dtype == torch.float32 for buffer in folded.module.buffers())
@@ -70,7 +70,7 @@ def test_half_keeps_cast_weights_of_linear_and_convolutional_layers_alone():
 def test_layers_without_weights_and_other_dimensions(norm):
     model = nn.Sequential(nn.Linear(4, 6), norm).train()
     model(torch.rand(8, 4))
-    folded = FoldedView(model, frozen_view(model), half=False)
+    folded = FoldedView(model, frozen_view(model), half=None)
     x = torch.rand(3, 4)
     torch.testing.assert_close(folded.module(x), frozen_view(model)(x), rtol=0, atol=1e-6)
 
@@ -80,7 +80,7 @@ def test_what_cannot_be_folded_stays():
     hooked.register_forward_hook(lambda module, args, output: 2 * output)
     batchwise = nn.BatchNorm1d(4, track_running_stats=False)
     model = nn.Sequential(hooked, batchwise, nn.GroupNorm(2, 4)).eval()
-    folded = FoldedView(model, frozen_view(model), half=True)
+    folded = FoldedView(model, frozen_view(model), half=torch.bfloat16)
     x = torch.rand(5, 4)
     torch.testing.assert_close(folded.module(x), model(x))
 
@@ -89,7 +89,7 @@ def test_a_layer_used_twice_is_folded_once():
     shared = nn.BatchNorm1d(3)
     model = nn.Sequential(shared, nn.ReLU(), shared).train()
     model(torch.rand(6, 3))
-    folded = FoldedView(model, frozen_view(model), half=False).module
+    folded = FoldedView(model, frozen_view(model), half=None).module
     assert folded[0] is folded[2]
     x = torch.rand(4, 3)
     torch.testing.assert_close(folded(x), copy.deepcopy(model).eval()(x), rtol=0, atol=1e-6)

@@ -87,11 +87,7 @@ def _bench(options: argparse.Namespace) -> None:
     rate = matrix_rate(device) if options.gpu else None
     if rate is not None:
         print(f"bf16 matrix product: {rate / 1e12:.0f} TFLOP/s")
-    records: list[dict[str, Any]] = []
-    for network in networks:
-        for batch in options.batches or ([128, 512] if options.gpu else [128]):
-            records += _measured(network, batch, options, device, rate)
-    content = {
+    content: dict[str, Any] = {
         "machine": {
             "gpu": torch.cuda.get_device_name(device) if options.gpu else None,
             "processor": platform.machine(),
@@ -100,9 +96,14 @@ def _bench(options: argparse.Namespace) -> None:
         },
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "settings": {"precision": "bf16" if options.gpu else "fp32", "compile": options.gpu, "rounds": options.rounds},
-        "records": [*_others(options.out, records), *records] if options.merge else records,
     }
-    write_json(options.out, content)
+    records: list[dict[str, Any]] = []
+    for network in networks:
+        for batch in options.batches or ([128, 512] if options.gpu else [128]):
+            records += _measured(network, batch, options, device, rate)
+            # After every one, so that nothing is lost where a later one fails.
+            kept = _others(options.out, records) if options.merge else []
+            write_json(options.out, content | {"records": [*kept, *records]})
     print(f"written: {options.out}")
 
 

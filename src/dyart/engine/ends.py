@@ -1,8 +1,9 @@
-"""A network in bfloat16 whose two ends are finer: what it sees, and what it says.
+"""A network in half precision whose two ends are finer: what it sees, and what it says.
 
 bfloat16 has 8 bits. Between 1/2 and 1 it knows 128 values, as many as a pixel has: moves of less than 1/255 are lost or
 doubled. And logits around 10 are multiples of 1/16. A boundary search cannot do with that where margins are small: the
-sides that it sees are not the network's. Both ends cost next to nothing.
+sides that it sees are not the network's. float16 has 11 bits, which is still coarse for single pixels. Both ends cost
+next to nothing.
 """
 
 import torch
@@ -14,7 +15,7 @@ CHANNELS = 4
 
 
 class FirstConv2d(nn.Conv2d):
-    """A convolution of one group that under autocast takes inputs of 16 bits instead of 8, as the sum of two parts."""
+    """A convolution of one group that under autocast takes its inputs as the sum of two rounded parts."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the outputs."""

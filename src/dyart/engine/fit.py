@@ -79,7 +79,7 @@ class Training:
         self.validation = Validation(data, data.holdout, fabric, judge)
         self.tracking = Validation(data, tracked, fabric, judge) if len(tracked) else None
         precision, _ = possible_precision(config.train.precision, fabric.device.type)
-        self.views = Views(model, compile, half=precision == "bf16")
+        self.views = Views(model, compile, half=method.crafting if precision == "bf16" else None)
         self.position, self.best, self.best_epoch = Position(), (-1.0, -1.0), -1
         self.means, self.window = Meter(), Meter()
         # On a GPU to look at every step's loss would be to wait for it.

@@ -1,8 +1,8 @@
 """A network in eval mode made cheap to call many times between two updates of its weights.
 
 What does not change between the updates is worked out once: BatchNorm becomes one factor and one summand per channel,
-and the weights that autocast would cast to bfloat16 at every call are kept cast. Compiled as they are, both would be
-done for every element, in every call: on an H200 half of a search's time beside the convolutions.
+and the weights that autocast would cast at every call are kept cast. Compiled as they are, both would be done for every
+element, in every call: on an H200 half of a search's time beside the convolutions.
 """
 
 from typing import TypeGuard, cast
@@ -47,10 +47,11 @@ class FoldedView:
     Args:
         model: the network.
         frozen: a view of it, in eval mode (``frozen_view``), whose layers are replaced.
-        half: keep weights of linear and convolutional layers in bfloat16, as autocast does within one call.
+        half: keep weights of linear and convolutional layers in this dtype, as autocast does within one call; None: as
+            they are.
     """
 
-    def __init__(self, model: nn.Module, frozen: nn.Module, half: bool) -> None:
+    def __init__(self, model: nn.Module, frozen: nn.Module, half: torch.dtype | None) -> None:
         """Replace the layers."""
         self.module = frozen
         self._norms: list[tuple[nn.modules.batchnorm._BatchNorm, FoldedNorm]] = []
@@ -62,8 +63,8 @@ class FoldedView:
                     if id(child) not in made:
                         made[id(child)] = self._folded(child)
                     setattr(own, name, made[id(child)])
-            if half and type(source) in CAST and not _hooked(source):
-                self._cast(own, source)
+            if half is not None and type(source) in CAST and not _hooked(source):
+                self._cast(own, source, half)
         self.refresh()
 
     @torch.no_grad()
@@ -90,9 +91,9 @@ class FoldedView:
         self._norms.append((norm, folded))
         return folded
 
-    def _cast(self, own: nn.Module, source: nn.Module) -> None:
+    def _cast(self, own: nn.Module, source: nn.Module, half: torch.dtype) -> None:
         for name, parameter in source.named_parameters(recurse=False):
-            copy = nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False)
+            copy = nn.Parameter(parameter.detach().to(half), requires_grad=False)
             setattr(own, name, copy)
             self._copies.append((copy, parameter.detach()))
 

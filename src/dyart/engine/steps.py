@@ -133,7 +133,7 @@ class Stepper:
 
     def _craft(self, batch: Batch) -> Any:  # noqa: ANN401
         self.views.refresh()
-        with self.fabric.autocast():
+        with self.views.searching(self.fabric.device):
             return self.method.craft(self.views.search, batch)
 
 

@@ -5,6 +5,7 @@ a view of its own: a second module over the same storage, always in eval mode, w
 """
 
 import copy
+from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
 import torch
@@ -58,16 +59,20 @@ class Views:
     Args:
         model: the network.
         compile: compile both; the view is folded then, and follows the network when it is refreshed.
-        half: the search runs under autocast to bfloat16; its view has finer ends.
+        half: what the search computes in, under autocast; its view has finer ends then. None: in float32.
     """
 
-    def __init__(self, model: nn.Module, compile: bool, half: bool = False) -> None:
+    def __init__(self, model: nn.Module, compile: bool, half: torch.dtype | None = None) -> None:
         """Make the two; compilation happens at their first call."""
-        self.model = model
+        self.model, self.half = model, half
         self.update: Model = compiled(model, compile)
         frozen = frozen_view(model)
         self.folded = FoldedView(model, frozen, half) if compile else None
-        self.search: Model = compiled(fine_ends(frozen) if half else frozen, compile)
+        self.search: Model = compiled(frozen if half is None else fine_ends(frozen), compile)
+
+    def searching(self, device: torch.device) -> AbstractContextManager[object]:
+        """Return the context in which the search's view is called."""
+        return nullcontext() if self.half is None else torch.autocast(device.type, self.half)
 
     def refresh(self) -> None:
         """Let the search's view see the weights as they are now."""

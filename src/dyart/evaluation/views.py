@@ -6,7 +6,7 @@ changes the model nor its gradients: derivatives go to the inputs alone.
 
 import copy
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +16,6 @@ from torch.autograd.function import once_differentiable
 
 from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, for_evaluation, ieee_float32, logits_of
-from dyart.engine.capture import fastest_convolutions
 from dyart.engine.ends import fine_ends
 from dyart.engine.folded import FoldedView
 from dyart.engine.views import compiled, frozen_view
@@ -85,14 +84,8 @@ class View:
         """Return the logits of ``x`` in the view's precision, by batches of a known size on the way."""
         self.count.forward += len(x)
         parts = [x] if self.fast is None else x.split(self.size)
-        with self.trying_out(len(x)):
-            logits = [self._part(part) for part in parts]
+        logits = [self._part(part) for part in parts]
         return logits[0] if len(logits) == 1 else torch.cat(logits)
-
-    def trying_out(self, count: int) -> AbstractContextManager[None]:
-        """Return a context for a pass of ``count`` examples: one of a size that comes again is worth the trials."""
-        sized = self.fast is not None and (count % self.size or self.size) >= self.size / 4
-        return fastest_convolutions() if sized else nullcontext()
 
     def _part(self, x: Tensor) -> Tensor:
         if self.fast is None or len(x) < self.size / 4:
@@ -129,8 +122,7 @@ class _Pass(torch.autograd.Function):
         inner = None
         if logits.requires_grad:
             # What autocast chose on the way forwards is kept on the way back: it is not to choose again.
-            precision: Precision = "tf32" if view.precision == "bf16" else view.precision
-            with view.trying_out(len(leaf)), computing(precision, leaf.device):
+            with computing("tf32" if view.precision == "bf16" else view.precision, leaf.device):
                 (inner,) = torch.autograd.grad(logits, leaf, gradient, retain_graph=view.keeps, allow_unused=True)
         if inner is None:
             raise ValueError(
@@ -161,7 +153,7 @@ def attack_view(
         return View(model, plain.count, precision, plain.dtype, room=room)
     if device.type == "cuda" and any(isinstance(module, nn.Conv2d) for module in own.modules()):
         own = own.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    half = precision == "bf16"
+    half = torch.bfloat16 if precision == "bf16" else None
     if not compile:
         return View(fine_ends(own) if half else own, plain.count, precision, plain.dtype, room=room)
     folded = FoldedView(own, frozen_view(own), half).module

@@ -42,6 +42,8 @@ class Method(ABC, Generic[Crafted]):
     name: ClassVar[str] = ""
     needs_burn_in: ClassVar[bool] = False
     """The method trains on boundary points, of which an untrained network has none worth having."""
+    crafting: ClassVar[torch.dtype] = torch.bfloat16
+    """What the network computes in while points are crafted, where ``train.precision`` is ``"bf16"``."""
     compiled: bool = False
     """Compile the crafting's own tensor work; the engine says so where it captures the step, on a GPU."""
     static: bool = False
