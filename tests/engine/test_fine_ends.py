@@ -35,6 +35,15 @@ def test_moves_below_the_rounding_are_seen(dtype, kind):
     assert torch.autograd.grad(value.sum(), x)[0].flatten().tolist() == [-1.0, 1.0]
 
 
+def test_a_compiler_does_not_leave_it_out():
+    network = fine_ends(nn.Sequential(nn.Identity(), difference(nn.Linear(2, 1, bias=False)), nn.Linear(1, 1)))[:2]
+    x = torch.tensor([[0.7, 0.70005], [-3.0, -2.9995]], requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        value = torch.compile(network)(x)
+    torch.testing.assert_close(value.float(), torch.tensor([[5e-5], [5e-4]]), rtol=0.03, atol=0)
+    assert torch.autograd.grad(value.sum(), x)[0].tolist() == [[-1.0, 1.0]] * 2
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_logits_are_float32(bias):
     layer = nn.Linear(4, 3, bias=bias)
