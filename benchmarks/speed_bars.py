@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import dyart
+from dyart.boundary.model import ieee_float32
 from dyart.boundary.points import BoundaryPoints
 from dyart.cli import main as command
 from dyart.cli.bench import SEARCH_STEPS
@@ -61,7 +62,7 @@ def quality(net: nn.Module, x: Tensor, y: Tensor) -> list[dict[str, Any]]:
     records = []
     for (name, one), distance in zip(found.items(), distances, strict=True):
         both = one.conditions.a & one.conditions.b
-        with torch.no_grad():
+        with torch.no_grad(), ieee_float32(x.device):
             holds = one.found & (dyart.soft_logit_margin(net(one.points), y) <= 0)
         records.append({
             "search": name, "examples": len(x), "found": mean(one.found), "holds_in_fp32": mean(holds),

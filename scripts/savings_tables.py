@@ -10,6 +10,7 @@ from published_tables import grid
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+PUBLISHED_STEPS = 8  # of the search, in the published trainings
 NAMES = {"natural": "natural", "at": "AT, PGD-10", "trades": "TRADES, PGD-10", "dyart": "DyART"}
 
 
@@ -62,6 +63,22 @@ def released() -> str:
     return grid(["", "released code", "dyart", "times as fast"], rows)
 
 
+def precision() -> str:
+    """Return how good the search of a training step is in several precisions."""
+    shares = ("found", "a", "b", "conditions_ab")
+    rows = [
+        [
+            record["precision"],
+            record["ends"],
+            *(f"{100 * record[share]:.1f}" for share in shares),
+            f"{record['mean_over_reference']:.3f}",
+        ]
+        for record in _records("search_precision")
+        if record["steps"] == PUBLISHED_STEPS
+    ]
+    return grid(["precision", "ends", "found, %", "(a), %", "(b), %", "both, %", "distance over reference"], rows)
+
+
 def cpu_steps() -> str:
     """Return the demo network's steps on a CPU."""
     records = _records("steps_cpu")
@@ -81,6 +98,7 @@ def cpu_range() -> str:
 
 MAKERS: dict[str, Callable[[], str]] = {
     "ablation": ablation,
+    "precision": precision,
     "released": released,
     "steps-cpu": cpu_steps,
     "steps-cpu-range": cpu_range,

@@ -154,7 +154,8 @@ class Train:
             .pt with tensors alone).
         batch_size: images per step of the optimizer.
         accumulate: split every batch into so many parts, to save memory.
-        precision: fp32, or bf16 for the network's inside, where the device is a GPU that has it.
+        precision: fp32, or bf16 for the network's inside, where the device is a GPU that has it; dyart then searches in
+            fp16.
         compile: torch.compile and, on a GPU, CUDA graphs; auto: on a GPU.
         deterministic: the same bits in every run on one GPU: deterministic algorithms, uncompiled, which takes longer
             (on a CPU a run has the same bits anyway).
