@@ -233,3 +233,9 @@ def test_the_monitor_of_a_loop_of_ones_own_is_drawn(run, tmp_path, capsys):
     (tmp_path / "mine" / "monitor.jsonl").write_text("")
     assert main(["curves", places[0]]) == 2
     assert "has no observations of vulnerable examples to draw" in capsys.readouterr().err
+
+
+def test_curves_of_a_file_of_weights_say_what_to_give(tmp_path, capsys):
+    (tmp_path / "w.safetensors").write_bytes(b"\xd7\x00")
+    assert main(["curves", str(tmp_path / "w.safetensors")]) == 2
+    assert "is no text: give a run's folder" in capsys.readouterr().err

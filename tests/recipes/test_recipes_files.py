@@ -146,3 +146,8 @@ def test_a_key_written_twice_is_refused_with_its_lines(tmp_path):
     assert "has train twice, in lines 2 and 4: join the two" in refused(written(tmp_path, text))
     text = "base: fashion-mini-cnn-dyart\ntrain:\n  epochs: 2\n  burn_in: 1\n  epochs: 3\n"
     assert "has train.epochs twice, in lines 3 and 5" in refused(written(tmp_path, text))
+
+
+def test_a_file_of_weights_is_no_recipe(tmp_path):
+    with pytest.raises(RecipeError, match=r"w\.safetensors is a file of weights, not a recipe: `dyart evaluate"):
+        resolve(str(tmp_path / "w.safetensors"))

@@ -127,12 +127,14 @@ def _measured(
     rate: float | None,
 ) -> list[dict[str, Any]]:
     """Time the methods on one network and batch size, print a line each, and return their records."""
+    import gc
     import time
 
     import torch
 
     from dyart.engine.timing import in_turn, noise, operations, ready, step_of
 
+    gc.collect()  # what is left of the network before would be counted as there, and then go
     family, shape = ("fashion-mini", (1, 28, 28)) if network == "cnn" else ("cifar10", (3, 32, 32))
     data = noise(8 * batch, shape)
     precision = "bf16" if options.gpu else "fp32"

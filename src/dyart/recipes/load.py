@@ -219,6 +219,8 @@ def _name(tree: Tree, section: str) -> Any:  # noqa: ANN401
 
 def _text(recipe: str) -> tuple[str, str]:
     path = Path(recipe)
+    if path.suffix == ".safetensors":
+        raise RecipeError(f"{recipe} is a file of weights, not a recipe: `dyart evaluate {recipe}` measures it")
     if path.suffix in (".yaml", ".yml") or path.is_file():
         try:
             return path.read_text(encoding="utf-8"), path.stem

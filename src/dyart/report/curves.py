@@ -64,7 +64,12 @@ def read_watched(path: Path) -> Curves:
     Raises:
         ValueError: it has no observation with vulnerable examples.
     """
-    series = _watched(path)
+    try:
+        series = _watched(path)
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is no text: give a run's folder, or the monitor.jsonl of a loop of your own"
+        ) from error
     if not len(series[0]):
         raise ValueError(f"{path} has no observations of vulnerable examples to draw: is it a monitor's file?")
     return {NEGATIVE: series}
