@@ -134,7 +134,7 @@ def fast_search_from(
         warm: ``start`` is nearly right, for all examples or for some of them, ``[N]``.
         retiring: of the same problem: examples leave when it says so. Host synchronisation.
         schedule: of the examples whose start is nearly right.
-        brief: of the others, in a search of few steps.
+        brief: of the others, in a short search (that is not too short for anything special).
     """
     count = steps + (known is not None)
     cold = _schedule(count, brief)
@@ -208,7 +208,7 @@ def _step(
 
 def _schedule(count: int, brief: Schedule) -> Schedule:
     """Return the schedule for ``count`` evaluations: with few of them there is no time to settle."""
-    schedule = brief if count < SHORT else COLD
+    schedule = COLD if count >= SHORT else brief if count > FEW else BRIEF
     first, last = schedule.pull_back
     return schedule._replace(pull_back=(first, min(max(1 - 2 / count, first), last)))
 
