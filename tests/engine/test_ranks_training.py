@@ -26,7 +26,7 @@ CASES = {
     "mail": ({"name": "mail-at", "begin": 0, "normalize": True, **BALL},),
     "mma": ({"name": "mma", "steps": 3, "hinge": 0.2, "bisections": 4},),
     "at-awp": ({"name": "at-awp", **BALL},),
-    "dyart": ({"name": "dyart", **SEARCH, "adaptive_steps": True}, BURNT_IN),
+    "dyart": ({"name": "dyart", **SEARCH, "steps": 10, "adaptive_steps": True}, BURNT_IN),
     "half without points": ({"name": "ranks_networks:HalfBlind", **SEARCH}, BURNT_IN),
     "coupled": ({"name": "ranks_networks:Coupled"},),
     "in parts": ({"name": "gairat", "begin": 0, **BALL}, {"train": {"accumulate": 3}}),
