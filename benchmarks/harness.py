@@ -43,6 +43,11 @@ def load_images(path: Path | None, count: int) -> Tensor:
     return torch.from_numpy(np.load(path)[:count]).permute(0, 3, 1, 2).contiguous().float() / 255
 
 
+def share(flags: Tensor) -> float:
+    """The share of the examples for which something holds."""
+    return float(flags.float().mean())
+
+
 def side_by_side(
     calls: dict[str, Callable[[], object]], device: torch.device, repeats: int, warm_up: int = 3
 ) -> dict[str, dict[str, float]]:

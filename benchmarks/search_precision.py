@@ -20,7 +20,7 @@ import dyart
 from dyart.engine import ends
 from dyart.engine.views import Views
 from dyart.methods import DyART
-from harness import RESULTS, autoattack_resnet18, load_images, write
+from harness import RESULTS, autoattack_resnet18, load_images, share, write
 
 STEPS = (7, 8, 9, 10, 20)
 REFERENCE = 100
@@ -62,11 +62,6 @@ def measured(net: nn.Module, x: Tensor, y: Tensor) -> list[dict[str, Any]]:
                 })  # fmt: skip
                 print(LINE.format(**records[-1]), flush=True)
     return records
-
-
-def share(flags: Tensor) -> float:
-    """Return the share of the examples for which something holds."""
-    return float(flags.float().mean())
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ from dyart.cli.bench import SEARCH_STEPS
 from dyart.engine.files import write_json
 from dyart.engine.views import Views
 from dyart.methods import DyART
-from harness import RESULTS, autoattack_resnet18, load_images
+from harness import RESULTS, autoattack_resnet18, load_images, share
 
 LONG = {"300 steps": {"steps": 300}, "9 x 20 steps": {"steps": 20, "restarts": 9, "rivals": 9}}
 LONG |= {f"classic FAB, {steps} steps": {"steps": steps, "solver": "fab"} for steps in (20, 100)}
@@ -43,7 +43,6 @@ def searched(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, BoundaryPoints]:
     found = {f"{SEARCH_STEPS} steps": dyart.closest_boundary_points(net, x, y, steps=SEARCH_STEPS, **problem)}
     found |= {name: dyart.closest_boundary_points(net, x, y, **(problem | setting)) for name, setting in LONG.items()}
     views = Views(net, x.is_cuda, DyART.crafting)
-    views.refresh()
     method = DyART(steps=SEARCH_STEPS)
     method.compiled = x.is_cuda
     with views.searching(x.device):
@@ -65,17 +64,12 @@ def quality(net: nn.Module, x: Tensor, y: Tensor) -> list[dict[str, Any]]:
         with torch.no_grad(), ieee_float32(x.device):
             holds = one.found & (dyart.soft_logit_margin(net(one.points), y) <= 0)
         records.append({
-            "search": name, "examples": len(x), "found": mean(one.found), "holds_in_fp32": mean(holds),
-            "mean_over_best": float((distance / best)[one.found].mean()), "conditions_ab": mean(both),
+            "search": name, "examples": len(x), "found": share(one.found), "holds_in_fp32": share(holds),
+            "mean_over_best": float((distance / best)[one.found].mean()), "conditions_ab": share(both),
         })  # fmt: skip
         print("{search:24} mean over best {mean_over_best:.3f}  found {found:.4f}  (a), (b) {conditions_ab:.3f}  "
               "across in fp32 {holds_in_fp32:.3f}".format(**records[-1]), flush=True)  # fmt: skip
     return records
-
-
-def mean(flags: Tensor) -> float:
-    """Return the share of the examples for which something holds."""
-    return float(flags.float().mean())
 
 
 def bars(content: dict[str, Any]) -> tuple[list[Bar], list[Bar]]:
@@ -90,10 +84,10 @@ def bars(content: dict[str, Any]) -> tuple[list[Bar], list[Bar]]:
     for network, batch, seconds in (("resnet18", 512, 5.0), ("wrn28-10", 256, 40.0)):
         epoch = steps[network, "batch", batch, "dyart"]["cifar10_epoch_seconds"]
         most.append((f"s, CIFAR-10 epoch of DyART, {network}", epoch, seconds))
-    share = steps["resnet18", "batch", 512, "dyart"]["of_product"]
+    of_product = steps["resnet18", "batch", 512, "dyart"]["of_product"]
     trained = next(record for record in content["quality"]["records"] if record["search"].endswith("as trained"))
     most.append(("distance over best, as trained", trained["mean_over_best"], 1.4))
-    least = [("of the product, DyART, ResNet-18-BN, batch 512", share, 0.35)]
+    least = [("of the product, DyART, ResNet-18-BN, batch 512", of_product, 0.35)]
     return most, [*least, ("share with conditions (a), (b), as trained", trained["conditions_ab"], 0.95)]
 
 
@@ -115,10 +109,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "steps.json")
     options = parser.parse_args()
     device = torch.device(options.device)
+    part = options.out.with_suffix(".part.json")  # an earlier measurement stays until this one is whole
     if device.type == "cuda":
-        options.out.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         for words in BENCH:
-            if command(["bench", "--gpu", "--merge", *words.split(), "--out", str(options.out)]):
+            if command(["bench", "--gpu", "--merge", *words.split(), "--out", str(part)]):
                 raise SystemExit("dyart bench failed")
     x = load_images(options.images, options.count).to(device)
     y = torch.from_numpy(np.load(options.labels)[: options.count]).long().to(device)
@@ -126,9 +121,10 @@ def main() -> None:
     if device.type != "cuda":
         return
     network = "ResNet-18 (pyautoattack wheel, BatchNorm in eval mode)"
-    content = json.loads(options.out.read_text(encoding="utf-8"))
+    content = json.loads(part.read_text(encoding="utf-8"))
     content["quality"] = {"network": network, "images": options.count, "boundary": "soft", "records": records}
     write_json(options.out, content)
+    part.unlink()
     report(content)
 
 
