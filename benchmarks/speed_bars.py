@@ -2,14 +2,14 @@
 
     python benchmarks/speed_bars.py --images images.npy --labels labels.npy
 
-First `dyart bench --gpu`: ResNet-18 with BatchNorm and GroupNorm in batches of 128 (four methods) and 512 (AT and
-DyART), and WRN-28-10 in batches of 256. Then the search of those DyART steps, as a training runs it (compiled, fp16),
-and the same in fp32, on the ResNet-18 of the pyautoattack wheel: soft boundary, L-inf. "Best" is, per example, the
-closest point that these and four longer searches have found. Images: uint8 [N, H, W, C] and labels [N], e.g. of the
-CIFAR-10 test set.
+First the search of DyART's steps, as a training runs it (compiled, fp16), and the same in fp32, on the ResNet-18 of the
+pyautoattack wheel: soft boundary, L-inf. "Best" is, per example, the closest point that these and four longer searches
+have found. Images: uint8 [N, H, W, C] and labels [N], e.g. of the CIFAR-10 test set. Then `dyart bench --gpu`:
+ResNet-18 with BatchNorm and GroupNorm in batches of 128 (four methods) and 512 (AT and DyART), and WRN-28-10 in batches
+of 256.
 
 Writes results/steps.json, the quality beside the steps, and prints what was aimed at. On a CPU, --device cpu runs the
-second part alone, uncompiled.
+first part alone, uncompiled.
 """
 
 import argparse
@@ -109,17 +109,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "steps.json")
     options = parser.parse_args()
     device = torch.device(options.device)
-    part = options.out.with_suffix(".part.json")  # an earlier measurement stays until this one is whole
-    if device.type == "cuda":
-        part.unlink(missing_ok=True)
-        for words in BENCH:
-            if command(["bench", "--gpu", "--merge", *words.split(), "--out", str(part)]):
-                raise SystemExit("dyart bench failed")
     x = load_images(options.images, options.count).to(device)
     y = torch.from_numpy(np.load(options.labels)[: options.count]).long().to(device)
     records = quality(autoattack_resnet18(device), x, y)
     if device.type != "cuda":
         return
+    part = options.out.with_suffix(".part.json")  # an earlier measurement stays until this one is whole
+    part.unlink(missing_ok=True)
+    for words in BENCH:
+        if command(["bench", "--gpu", "--merge", *words.split(), "--out", str(part)]):
+            raise SystemExit("dyart bench failed")
     network = "ResNet-18 (pyautoattack wheel, BatchNorm in eval mode)"
     content = json.loads(part.read_text(encoding="utf-8"))
     content["quality"] = {"network": network, "images": options.count, "boundary": "soft", "records": records}

@@ -199,7 +199,7 @@ def bench(name: str = "steps") -> str:
             str(record["batch"]),
             METHODS.get(record["method"], record["method"].upper()),
             f"{record['ms']:.1f}",
-            f"{record['ms'] / adversarial[_place(record)]:.2f}",
+            f"{record['ms'] / adversarial[_place(record)]:.3f}",
             f"{record['passes']:.0f}",
             f"{100 * record['of_product']:.0f}",
             f"{record['peak_mib'] / 1024:.1f}",

@@ -326,11 +326,12 @@ def overview() -> str:
 
 
 def earlier() -> str:
-    """Return runs from before the plan: one radius, no verdicts kept."""
+    """Return the runs on CIFAR-10 that the plan does not have."""
+    planned = {run.name for group in groups().values() for run in group.runs}
     lines = []
     for path in sorted(RESULTS.glob("cifar10-*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
-        if "evaluations" in run or "robust" not in run:
+        if path.stem in planned or "robust" not in run:
             continue
         robust = ", ".join(f"{radius}: {100 * share:.2f}" for radius, share in run["robust"].items())
         lines.append(
