@@ -1,15 +1,15 @@
 """How the steps of a search are spent: on one rival, or on several; and l1 on networks with kinks."""
 
-import dataclasses
-
 import pytest
 import torch
 from problems import Watched, linear_model, uniform
 from torch import nn
 
 import dyart
-from dyart.boundary.multistart import _parts
+from dyart.boundary import multistart
 from dyart.boundary.problem import Problem
+from dyart.boundary.solvers.fast import move, pace_of, set_out
+from dyart.boundary.solvers.race import Entrant, race
 
 
 def relu_network(features, classes, width=64):
@@ -50,20 +50,65 @@ def test_a_long_search_costs_its_steps_also_where_it_is_split(solver, rivals, bo
 
 
 @pytest.mark.parametrize("boundary", ["exact", "soft"])
-def test_the_second_part_of_a_long_search_finds_closer_rivals(boundary):
-    """38 steps are 23 and 15: better than 23 alone, and by more than the steps of one aim give."""
+def test_a_race_finds_closer_rivals_than_one_search_of_as_many_steps(monkeypatch, boundary):
     model, inputs = relu_network(40, 6), uniform((80, 40), 5)
-    options = {"boundary": boundary, "rivals": 1, "beta": 50.0}
-    long = dyart.closest_boundary_points(model, inputs, steps=38, **options)
-    first = dyart.closest_boundary_points(model, inputs, steps=23, **options)
-    assert bool((long.margin <= first.margin + 1e-6)[first.found].all())
-    assert int((long.margin < 0.97 * first.margin).sum()) >= 3
-    assert int((long.rival != first.rival).sum()) >= 3
-    points = long.points.clone().requires_grad_()
+    options = {"boundary": boundary, "beta": 50.0, "steps": 38}
+    raced = dyart.closest_boundary_points(model, inputs, **options)
+    monkeypatch.setitem(multistart.RACES, "linf", {})
+    monkeypatch.setitem(multistart.SHARES, "linf", {})
+    alone = dyart.closest_boundary_points(model, inputs, **options)
+    assert raced.cost == alone.cost
+    ratio = (raced.margin / alone.margin)[alone.found]
+    assert float(ratio.mean()) < 0.995
+    assert int((ratio < 0.97).sum()) >= 3
+    assert int((ratio > 1.03).sum()) <= 1
+    assert int((raced.rival != alone.rival).sum()) >= 3
+    points = raced.points.clone().requires_grad_()
     logits = model(points)
-    exact, soft = dyart.logit_margin(logits, long.labels), dyart.soft_logit_margin(logits, long.labels, 50.0)
+    exact, soft = dyart.logit_margin(logits, raced.labels), dyart.soft_logit_margin(logits, raced.labels, 50.0)
     (exact if boundary == "exact" else soft).sum().backward()
-    torch.testing.assert_close(long.gradient[long.found], points.grad[long.found], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(raced.gradient[raced.found], points.grad[raced.found], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_an_example_goes_on_with_the_search_that_came_closest(norm):
+    """A race of three ends where the best of them alone would have ended, whichever place that one has."""
+    model, inputs = relu_network(40, 6), uniform((30, 40), 5)
+    with torch.no_grad():
+        logits = model(inputs)
+    problem = Problem(model, inputs, logits.argmax(dim=1), norm, "exact", 5.0, None, None)
+    order = logits.argsort(dim=1, descending=True)[:, 1:4]
+    entrants = [Entrant(problem.origin, order[:, place]) for place in range(3)]
+    steps, lap = 30, 4
+    alone = [_alone(problem, entrant, steps - 2 * lap) for entrant in entrants]
+    early = torch.stack([distances[lap - 1] for _, distances in alone])
+    winner = early.argmin(dim=0)
+    expected = torch.stack([distances[-1] for _, distances in alone])[winner, torch.arange(len(inputs))]
+    before = problem.backward
+    found = race(problem, entrants, steps, lap)
+    assert problem.backward - before == steps
+    # A loser's few steps count, too, if the winner comes no closer in the end.
+    torch.testing.assert_close(found.distance, torch.minimum(expected, early.amin(dim=0)))
+    assert len(winner.unique()) == 3
+
+
+def _alone(problem, entrant, count):
+    """Walk alone, and return the walk and the best distance after every evaluation."""
+    walk, distances = set_out(problem, entrant.start, entrant.target), []
+    for step in range(count):
+        walk = move(problem, walk, problem.evaluate(walk.x, walk.target, walk.aim), step, pace_of(count))
+        distances.append(walk.best.distance)
+    return walk, distances
+
+
+@pytest.mark.parametrize(
+    ("norm", "steps", "rivals", "runners"),
+    [("l2", 17, 9, 1), ("l2", 18, 9, 2), ("linf", 50, 9, 4), ("linf", 50, 2, 2), ("l1", 35, 9, 1), ("l1", 36, 9, 3)],
+)
+def test_more_steps_are_a_race_of_more(norm, steps, rivals, runners):
+    assert multistart._race(norm, steps, rivals)[0] == runners
+    for least, (most, lap) in multistart.RACES[norm].items():
+        assert least > most * lap, "nothing is left for the one that goes on"
 
 
 @pytest.mark.parametrize(
@@ -78,13 +123,16 @@ def test_the_second_part_of_a_long_search_finds_closer_rivals(boundary):
         ("l2", 100, 4, (50, 30, 20)),
         ("linf", 40, 9, (24, 16)),
         ("linf", 80, 9, (40, 20, 20)),
-        ("l1", 39, 9, (39,)),
-        ("l1", 50, 9, (30, 20)),
     ],
 )
-def test_more_steps_aim_at_more_rivals(norm, steps, rivals, parts):
-    labels = torch.zeros(2).long()
-    inside = Problem(linear_model(6, 8, seed=3), uniform((2, 8), 4), labels, norm, "exact", 5.0, None, None)
-    assert _parts(inside, steps, rivals) == parts
-    from_outside = dataclasses.replace(inside, orientation=torch.ones(2))
-    assert _parts(from_outside, steps, rivals) == (steps,)
+def test_more_steps_of_a_search_that_cannot_be_held_up_aim_at_more_rivals(norm, steps, rivals, parts):
+    assert multistart._parts(norm, steps, rivals) == parts
+
+
+def test_from_outside_all_steps_are_one_search():
+    """Nothing is aimed at there: one class alone may be nearest."""
+    model, inputs = Watched(linear_model(6, 8, seed=3)), uniform((9, 8), 4, -1, 1)
+    labels = (model(inputs).argmax(dim=1) + 1) % 6
+    model.forward_sizes.clear()
+    found = dyart.closest_boundary_points(model, inputs, labels, steps=50, signed=True, bounds=None)
+    assert found.cost == (1 + 1 + 50 + 1, 5 + 50 + 1)

@@ -29,7 +29,7 @@ import dyart
 @pytest.mark.parametrize("norm", NORMS)
 def test_more_restarts_never_make_the_margin_larger(norm, boundary, tol):
     model, inputs = smooth_network(20, 5, seed=0), uniform((60, 20), 3)
-    options = {"norm": norm, "boundary": boundary, "tol": tol, "steps": 20}
+    options = {"norm": norm, "boundary": boundary, "tol": tol, "steps": 12}
     # With tol the closest point before the polish need not be the closest one after it.
     before = dyart.closest_boundary_points(model, inputs, **options)
     first = before

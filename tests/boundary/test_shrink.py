@@ -135,6 +135,6 @@ def _order(model, x):
     labels = logits.argmax(dim=1)
     problem = Problem(model, x, labels, "l1", "exact", 5.0, *as_bounds(None, x))
     others = rivals_by_logit(logits, labels)
-    values, gradients = problem.linearise(problem.origin, others)
+    values, gradients, _ = problem.linearise(problem.origin, others)
     order = (values / gradients.abs().amax(dim=2)).argsort(dim=0)[:, 0]
     return nearest_rivals(problem, logits, 9).classes[0].tolist(), others[0, order].tolist()

@@ -118,7 +118,7 @@ class Problem:
             followed = value
             aimed = torch.zeros_like(self.labels, dtype=torch.bool) if aim is None else aim
             if target is not None:
-                against = self._against(logits, target)
+                against = self.against(logits, target)
                 aimed = aimed & ((value >= 0) | ((against < 0) & (self.boundary == "exact")))
                 followed = torch.where(aimed, against, value)
             if self.orientation is not None:
@@ -133,8 +133,8 @@ class Problem:
         value, followed = (self._plain(tensor) for tensor in (value, followed))
         return Evaluation(value, followed, gradient, rival, correct, aimed)
 
-    def linearise(self, x: Tensor, rivals: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return values ``[M, N]`` and gradients ``[M, N, D]`` of pieces of the boundary at ``x``.
+    def linearise(self, x: Tensor, rivals: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return values ``[M, N]`` and gradients ``[M, N, D]`` of pieces of the boundary at ``x``, and the logits.
 
         The pieces are those against ``rivals``, ``[N, M]``; None: against all other classes, or the one piece of the
         soft boundary. One forward pass and M backward passes.
@@ -146,9 +146,9 @@ class Problem:
                 pieces = [self.orient(boundary_value(logits, self.labels, self.boundary, self.beta))]
             else:
                 rivals = rivals_by_logit(logits.detach(), self.labels) if rivals is None else rivals
-                pieces = [self._against(logits, rival) for rival in rivals.unbind(dim=1)]
+                pieces = [self.against(logits, rival) for rival in rivals.unbind(dim=1)]
             gradients = [self._gradient(piece, points, torch.ones_like(piece), keep=True) for piece in pieces]
-        return self._plain(torch.stack(pieces)), torch.stack(gradients)
+        return self._plain(torch.stack(pieces)), torch.stack(gradients), logits.detach()
 
     def value(self, x: Tensor) -> Tensor:
         """Return the oriented value at ``x``: one forward pass."""
@@ -169,7 +169,8 @@ class Problem:
         self.forward += 1
         return logits_of(self.model(points))
 
-    def _against(self, logits: Tensor, rival: Tensor) -> Tensor:
+    def against(self, logits: Tensor, rival: Tensor) -> Tensor:
+        """Return the oriented margins of logits against one class each, ``[N]``."""
         scores = at_least_float32(logits)
         difference = scores.gather(1, self.labels[:, None]) - scores.gather(1, rival[:, None])
         return self.orient(difference[:, 0])

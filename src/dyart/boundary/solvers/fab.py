@@ -42,7 +42,7 @@ def fab_search(
     """
     origin, x, best = problem.origin, start, problem.nothing()
     for step in range(steps):
-        values, gradients = problem.linearise(x)
+        values, gradients, _ = problem.linearise(x)
         if step == 0:
             # The smallest margin against a rival is the value: a start across the boundary counts.
             value = values.amin(dim=0)

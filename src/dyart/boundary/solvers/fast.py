@@ -13,10 +13,11 @@ coordinates that have moved are equal.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from dyart.boundary.kernels import compiled
 from dyart.boundary.norms import Norm
@@ -84,6 +85,47 @@ SETTLE = 1.001
 FEW = 4
 
 
+class Walk(NamedTuple):
+    """A search under way, between two evaluations. Tensors have a row per example."""
+
+    x: Tensor
+    """Where the next evaluation is."""
+    target: Tensor | None
+    """The class to aim at."""
+    aim: Tensor
+    """Who does aim at it."""
+    warm: bool | Tensor
+    """Who began nearly right."""
+    best: Best
+    trust: Tensor
+    """Factors on the threshold, for p = 1."""
+    normal: Tensor | None = None
+    """Averaged over the steps so far."""
+    before: tuple[Tensor, Evaluation] | None = None
+    """The last evaluation, for p = 1."""
+
+    def overtaken(self, other: "Walk") -> "Walk":
+        """Return this one, with the other's rows where that has come closer in as many steps."""
+        here = self.best.distance <= other.best.distance
+
+        def rows(own: Any, others: Any) -> Any:  # noqa: ANN401
+            if not isinstance(own, Tensor):
+                return own
+            return torch.where(here if own.ndim == 1 else here[:, None], own, others)
+
+        both: Walk = tree_map(rows, self, other)
+        return both
+
+
+class Pace(NamedTuple):
+    """How many evaluations a search has in all, and the schedules of its steps."""
+
+    evaluations: int
+    cold: Schedule
+    near: Schedule = WARM
+    """Of the examples whose start is nearly right."""
+
+
 def fast_search(
     problem: Problem,
     start: Tensor,
@@ -136,51 +178,65 @@ def fast_search_from(
         schedule: of the examples whose start is nearly right.
         brief: of the others, in a short search (that is not too short for anything special).
     """
-    count = steps + (known is not None)
-    cold = _schedule(count, brief)
-    take_step = compiled(_step) if problem.compiled and problem.norm != "l1" else _step
-    x, best = start, problem.nothing()
-    normal: Tensor | None = None
-    aim = torch.ones_like(problem.labels, dtype=torch.bool)
+    pace = pace_of(steps + (known is not None), brief)._replace(near=schedule)
+    walk = set_out(problem, start, target, warm)
     first = known
-    trust = torch.ones_like(problem.origin[:, 0])
-    trust = torch.where(warm, TRUSTED, trust) if isinstance(warm, Tensor) else trust * (TRUSTED if warm else 1.0)
-    before: tuple[Tensor, Evaluation] | None = None
-    for step in range(count):
-        if step == 0 and known is not None:
-            now = known
-        else:
-            now = problem.evaluate(x, target, aim)
+    for step in range(pace.evaluations):
+        now = known if step == 0 else None
+        if now is None:
+            now = problem.evaluate(walk.x, target, walk.aim)
             tick()
         first = first or now
-        if step + 1 == count:
-            best = best.closer(problem.candidate(x, now))
-            break
-        past = now.gradient if normal is None else normal
-        setting = _setting(problem, warm, schedule, cold, step, count)
-        if problem.norm == "l1":
-            trust = trust if before is None else _trust(trust, *before, x, now, aim)
-            setting, before = setting._replace(threshold=setting.threshold * trust), (x, now)
-        ending = step + 2 == count and count > FEW
-        looked_at = x
-        x, normal, best = take_step(problem, x, now, past, aim, best, setting, ending)
-        aim = now.aimed
-        if retiring is not None:
-            state = (x, normal, aim, trust, before, target, warm)
-            problem, best, state = retiring(looked_at, now, best, state)
-            x, normal, aim, trust, before, target, warm = state
-            if len(x) == 0:
+        looked_at = walk.x
+        walk = move(problem, walk, now, step, pace)
+        if retiring is not None and step + 1 < pace.evaluations:
+            problem, _, walk = retiring(looked_at, now, walk.best, walk)
+            target = walk.target
+            if len(walk.x) == 0:
                 break
     assert first is not None
-    return (best if retiring is None else retiring.all(best)), first
+    return (walk.best if retiring is None else retiring.all(walk.best)), first
 
 
-def _setting(problem: Problem, warm: bool | Tensor, near: Schedule, cold: Schedule, step: int, count: int) -> Setting:
+def set_out(problem: Problem, start: Tensor, target: Tensor | None = None, warm: bool | Tensor = False) -> Walk:
+    """Return a search that begins at ``start``; for the arguments see ``fast_search_from``."""
+    aim = torch.ones_like(problem.labels, dtype=torch.bool)
+    trust = torch.ones_like(problem.origin[:, 0])
+    trust = torch.where(warm, TRUSTED, trust) if isinstance(warm, Tensor) else trust * (TRUSTED if warm else 1.0)
+    return Walk(start, target, aim, warm, problem.nothing(), trust)
+
+
+def pace_of(count: int, brief: Schedule = BRIEF) -> Pace:
+    """Return the pace of ``count`` evaluations: with few of them there is no time to settle."""
+    schedule = COLD if count >= SHORT else brief if count > FEW else BRIEF
+    first, last = schedule.pull_back
+    return Pace(count, schedule._replace(pull_back=(first, min(max(1 - 2 / count, first), last))))
+
+
+def move(problem: Problem, walk: Walk, now: Evaluation, step: int, pace: Pace) -> Walk:
+    """Return a search after evaluation number ``step``, counted from 0, which is ``now``."""
+    if step + 1 == pace.evaluations:
+        return walk._replace(best=walk.best.closer(problem.candidate(walk.x, now)))
+    setting = _setting(problem, walk.warm, pace, step)
+    if problem.norm == "l1":
+        trust = walk.trust if walk.before is None else _trust(walk.trust, *walk.before, walk.x, now, walk.aim)
+        setting = setting._replace(threshold=setting.threshold * trust)
+        walk = walk._replace(trust=trust, before=(walk.x, now))
+    take_step = compiled(_step) if problem.compiled and problem.norm != "l1" else _step
+    past = now.gradient if walk.normal is None else walk.normal
+    ending = step + 2 == pace.evaluations and pace.evaluations > FEW
+    x, normal, best = take_step(problem, walk.x, now, past, walk.aim, walk.best, setting, ending)
+    return walk._replace(x=x, normal=normal, best=best, aim=now.aimed)
+
+
+def _setting(problem: Problem, warm: bool | Tensor, pace: Pace, step: int) -> Setting:
     number = partial(problem.origin.new_full, ())
     if isinstance(warm, Tensor):
-        pairs = zip(_numbers(near, step, count), _numbers(cold, step, count), strict=True)
+        pairs = zip(
+            _numbers(pace.near, step, pace.evaluations), _numbers(pace.cold, step, pace.evaluations), strict=True
+        )
         return Setting(*(torch.where(warm, number(near), number(far)) for near, far in pairs))
-    numbers = _numbers(near if warm else cold, step, count)
+    numbers = _numbers(pace.near if warm else pace.cold, step, pace.evaluations)
     return Setting(*(map(number, numbers) if problem.compiled else numbers))
 
 
@@ -204,13 +260,6 @@ def _step(
     radius = setting.pull_back * found.distance  # infinite where nothing was crossed
     x = _advance(problem, x, now, _as_steep(normal, now.gradient, WAY[problem.norm]), setting, radius)
     return (_last(problem, x, best, setting) if ending else x), normal, best
-
-
-def _schedule(count: int, brief: Schedule) -> Schedule:
-    """Return the schedule for ``count`` evaluations: with few of them there is no time to settle."""
-    schedule = COLD if count >= SHORT else brief if count > FEW else BRIEF
-    first, last = schedule.pull_back
-    return schedule._replace(pull_back=(first, min(max(1 - 2 / count, first), last)))
 
 
 def _same(problem: Problem, now: Evaluation, aim: Tensor) -> Tensor:
