@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dyart.engine.ends import FirstConv2d, FirstLinear, LastLinear, fine_ends
+from dyart.engine.ends import FirstConv2d, FirstLinear, LastLinear, ends_of, fine_ends
 from dyart.engine.views import Views
 from dyart.methods import AT, DyART
 from dyart.models import build
@@ -95,6 +95,44 @@ def test_a_single_layer_is_the_last():
     assert type(fine_ends(nn.Linear(3, 2))) is LastLinear
     assert type(fine_ends(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)))[0]) is FirstLinear
     assert type(fine_ends(nn.ReLU())) is nn.ReLU
+
+
+class Mixture(nn.Module):
+    """Its head is declared first, and what runs in between last."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+        self.stem = nn.Conv2d(1, 2, 2)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, x):
+        h = self.stem(x).flatten(1)
+        out = torch.zeros_like(h)
+        for number, expert in enumerate(self.experts):
+            rows = torch.arange(len(h)) % 2 == number
+            out[rows] = expert(h[rows])
+        return self.head(out)
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("half", HALVES)
+def test_one_pass_shows_which_layers_the_ends_are(half, compile):
+    """Layers in between return what autocast says: others put their outputs together."""
+    view = Views(Mixture().eval(), compile, half, torch.zeros(2, 1, 3, 3))
+    kinds = {type(layer) for layer in getattr(view.search, "_orig_mod", view.search).modules()}
+    assert {FirstConv2d, LastLinear} < kinds
+    assert sum(type(layer) is nn.Linear for layer in getattr(view.search, "_orig_mod", view.search).modules()) == 2
+    if not compile:
+        with view.searching(CPU):
+            assert view.search(torch.rand(4, 1, 3, 3)).dtype == torch.float32
+
+
+def test_a_network_that_cannot_be_called_so_stays_as_it_is():
+    network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    assert ends_of(network, torch.zeros(2, 5)) == (None, None)
+    assert ends_of(network, torch.zeros(2, 3)) == (network[0], network[1])
+    assert not network[0]._forward_hooks
 
 
 def test_a_method_says_what_it_is_crafted_in():

@@ -6,7 +6,14 @@ from torch import Tensor
 
 from dyart.boundary.norms import Norm
 from dyart.boundary.problem import Best, Problem, Tick
-from dyart.boundary.restarts import distance_from_input, nearest_rivals, plausible, random_start, seen_from_start
+from dyart.boundary.restarts import (
+    Rivals,
+    distance_from_input,
+    nearest_rivals,
+    plausible,
+    random_start,
+    seen_from_start,
+)
 from dyart.boundary.solvers import AIMING, SOLVERS
 from dyart.boundary.solvers.race import Entrant, race
 from dyart.boundary.validation import Start
@@ -54,11 +61,11 @@ def solve(problem: Problem, logits: Tensor, index: Tensor, effort: Effort, start
         best, restarts = search(problem, start, effort.steps, tick=tick, warm=True), restarts - 1
         if restarts == 0:
             return best
-    aiming = effort.solver in AIMING
+    comparing = effort.solver in AIMING
     # From outside its class an example looks at all rivals at once: nothing to aim at.
-    divided = aiming and problem.orientation is None
+    divided = comparing and problem.orientation is None
     racing = divided and effort.solver == "fast" and start is None
-    rivals = nearest_rivals(problem, logits, effort.rivals if aiming else 1)
+    rivals = nearest_rivals(problem, logits, effort.rivals if comparing else 1)
     compared, others = rivals.values is not None, rivals.classes.shape[1]
     number = 0
     for restart in range(restarts):
@@ -68,30 +75,27 @@ def solve(problem: Problem, logits: Tensor, index: Tensor, effort: Effort, start
             continue
         runners, lap = _race(problem.norm, effort.steps, others - number) if racing else (1, 0)
         if runners > 1:
-            entrants = [
-                Entrant(
-                    rivals.start,
-                    rivals.classes[:, rival],
-                    aiming=compared or rival > 0,
-                    known=seen_from_start(problem, rivals, rival),
-                )
-                for rival in range(number, number + runners)
-            ]
+            entrants = [_entrant(problem, rivals, number + place) for place in range(runners)]
             best = best.closer(race(problem, entrants, effort.steps, lap, tick))
             number += runners
             continue
         for steps in _parts(problem.norm, effort.steps, others - number) if divided else (effort.steps,):
-            # Without a comparison the first search follows the largest rival, whichever that is.
-            target = rivals.classes[:, number] if compared or number else None
-            begin, known = rivals.start, seen_from_start(problem, rivals, number)
+            begin, target, aiming, known = _entrant(problem, rivals, number)
             if start == "random" and number == 0:
                 distance = rivals.distance if compared else distance_from_input(problem)
                 begin, known = random_start(problem, plausible(problem, distance), index, effort.seed, restart), None
-            best = best.closer(search(problem, begin, steps, target=target, tick=tick, known=known))
+            aim = target if aiming else None
+            best = best.closer(search(problem, begin, steps, target=aim, tick=tick, known=known))
             number += 1
     # Of the exact boundary, a search that aims keeps the gradient against its target.
     aimed = compared or number > 1
     return problem.renew(best) if aimed and problem.boundary == "exact" else best
+
+
+def _entrant(problem: Problem, rivals: Rivals, number: int) -> Entrant:
+    """Return a search towards a rival; without a comparison the first follows the largest, whichever that is."""
+    aiming = rivals.values is not None or number > 0
+    return Entrant(rivals.start, rivals.classes[:, number], aiming, seen_from_start(problem, rivals, number))
 
 
 def _race(norm: Norm, steps: int, rivals: int) -> tuple[int, int]:

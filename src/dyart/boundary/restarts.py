@@ -15,7 +15,7 @@ LEFT = 0.1
 # For p = 1 a search begins this far beside the input in every coordinate, in widths of the box: what the gradient at
 # the input itself shows of single coordinates changes on the first step. Found on 160 images of a robust network.
 BESIDE = 0.02
-GOLDEN = 0.6180339887498949
+GOLDEN = 0.618034  # its multiples, without their whole parts, are spread evenly
 
 
 class Rivals(NamedTuple):
@@ -24,7 +24,7 @@ class Rivals(NamedTuple):
     classes: Tensor
     """``[N, M]``."""
     start: Tensor
-    """``[N, D]``: the inputs, or for p = 1 points beside them."""
+    """``[N, D]``: the inputs, or points beside them where rivals were compared for p = 1."""
     logits: Tensor
     """``[N, K]``: there."""
     values: Tensor | None
@@ -74,9 +74,9 @@ def seen_from_start(problem: Problem, rivals: Rivals, number: int) -> Evaluation
 
 
 def _beside(problem: Problem) -> Tensor:
-    """Return points beside the inputs, all on the same side, ``[N, D]``: the signs change as if they were random."""
+    """Return points beside the inputs, ``[N, D]``, all moved alike: up here and down there, without a pattern."""
     origin = problem.origin
-    places = torch.arange(origin.shape[1], device=origin.device, dtype=torch.float64)
+    places = torch.arange(origin.shape[1], device=origin.device, dtype=origin.dtype)
     signs = torch.where((places * GOLDEN) % 1 < 0.5, -1.0, 1.0).to(origin.dtype)
     return problem.into_box(origin + BESIDE * _extent(problem) * signs)
 

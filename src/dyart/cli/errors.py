@@ -18,6 +18,8 @@ exit status:
   {TERMINATED}  ended by SIGTERM
 """
 
+# Characters of a message that nobody foresaw: a compiler's may be as long as a book.
+LONGEST = 500
 # Which extra brings a package.
 EXTRAS = {
     **dict.fromkeys(("jsonargparse", "lightning_fabric", "lightning", "matplotlib", "PIL", "yaml"), "train"),
@@ -82,6 +84,7 @@ def _explained(error: Exception, users: tuple[type[Exception], ...]) -> tuple[st
         return _of_file(error), WRONG
     if isinstance(error, users):
         return words or type(error).__name__, WRONG
+    words = words if len(words) <= LONGEST else f"{words[:LONGEST]} ..."
     if own := _own_place(error):
         return f"{own}: {type(error).__name__}: {words} (--debug shows all of the way there)", FAILED
     return f"{type(error).__name__}: {words} (nobody foresaw this; the same with --debug shows where it is)", FAILED

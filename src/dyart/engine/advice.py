@@ -31,7 +31,8 @@ def few_inside(record: Record) -> str | None:
     return (
         f"only {inside:.0%} of the examples lie inside their class's boundary, hardly any has a margin to train on: "
         "the burn-in is too weak (raise train.burn_in, or begin with a trained network: train.burn_in_from), or the "
-        "training has fallen apart (halve optim.lr or method.lam, set optim.clip)"
+        "training has fallen apart (halve optim.lr or method.lam, set optim.clip); or, with train.precision bf16 on a "
+        "GPU, its activations go beyond 65504, where the search's float16 ends (train.precision fp32 shows whether)"
     )
 
 

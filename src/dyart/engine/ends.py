@@ -6,9 +6,13 @@ sides that it sees are not the network's. float16 has 11 bits, which is still co
 next to nothing.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from dyart.boundary.model import logits_of
 
 # Of a first convolution: where there are as few, GPUs fill them up to 8 anyway.
 CHANNELS = 4
@@ -46,19 +50,51 @@ class LastLinear(nn.Linear):
             return functional.linear(input.to(wide), self.weight.to(wide), bias)
 
 
-def fine_ends(network: nn.Module) -> nn.Module:
+class Ends(NamedTuple):
+    """The layers at the two ends of a network, where there are any of a kind that can be made finer."""
+
+    first: nn.Module | None
+    last: nn.Module | None
+
+
+def ends_of(network: nn.Module, example: Tensor | None = None) -> Ends:
+    """Return the layer that sees the inputs and the one that returns the logits.
+
+    Args:
+        network: in eval mode.
+        example: a few inputs, of any values: one pass shows who does. None: in the order of the modules.
+    """
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+    if example is None:
+        return Ends(layers[0], layers[-1]) if layers else Ends(None, None)
+    seen: list[tuple[nn.Module, Tensor]] = []
+
+    def note(layer: nn.Module, _: object, output: Tensor) -> None:
+        seen.append((layer, output))
+
+    hooks = [layer.register_forward_hook(note) for layer in layers]
+    try:
+        with torch.no_grad():
+            logits = logits_of(network(example))
+    except Exception:  # the search itself will say what is wrong
+        return Ends(None, None)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    last = next((layer for layer, output in seen if output.data_ptr() == logits.data_ptr()), None)
+    return Ends(seen[0][0] if seen else None, last)
+
+
+def fine_ends(network: nn.Module, ends: Ends | None = None) -> nn.Module:
     """Return the network, its first and last layer finer from now on where they are of a kind that can be.
 
-    First and last are those in the order of the modules. In a network that runs them otherwise, other layers become
-    finer, which does no harm. Layers with hooks or of derived classes stay as they are.
+    Layers with hooks or of derived classes stay as they are.
 
     Args:
         network: a copy for the purpose; no tensor of it changes.
+        ends: its layers; None: the first and the last in the order of the modules.
     """
-    layers = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
-    if not layers:
-        return network
-    first, last = layers[0], layers[-1]
+    first, last = ends or ends_of(network)
     if type(last) is nn.Linear and _unhooked(last):
         last.__class__ = LastLinear
     if type(first) is nn.Linear and _unhooked(first):

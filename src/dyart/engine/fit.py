@@ -28,6 +28,7 @@ from dyart.engine.schedules import rates
 from dyart.engine.seeds import seeding
 from dyart.engine.signals import on_signals
 from dyart.engine.steps import Stepper
+from dyart.engine.tensors import Kept
 from dyart.engine.validation import Judge, Validation, tracked_rows
 from dyart.engine.views import Views, compiled
 from dyart.methods.base import Method
@@ -79,7 +80,9 @@ class Training:
         self.validation = Validation(data, data.holdout, fabric, judge)
         self.tracking = Validation(data, tracked, fabric, judge) if len(tracked) else None
         precision, _ = possible_precision(config.train.precision, fabric.device.type)
-        self.views = Views(model, compile, half=method.crafting if precision == "bf16" else None)
+        half = method.crafting if precision == "bf16" else None
+        self.views = Views(model, compile, half, torch.zeros((2, *data.shape), device=fabric.device))
+        self.kept = Kept(model)
         self.position, self.best, self.best_epoch = Position(), (-1.0, -1.0), -1
         self.means, self.window = Meter(), Meter()
         # On a GPU to look at every step's loss would be to wait for it.
@@ -119,6 +122,7 @@ class Training:
         Raises:
             TrainingError: a loss that is not finite, a full disk or memory, or a signal to stop; the last good
                 checkpoint is kept.
+            NetworkError: the network replaces a tensor of its own.
         """
         try:
             self._run()
@@ -234,6 +238,8 @@ class Training:
         self.average.update(AVERAGING_WARMUP * total)
         self.position.step += 1
         self.taken += 1
+        if self.taken == 1:
+            self.kept.check()
         metrics = metrics | {"loss": loss, "gradient_norm": norm}
         self.means.add(metrics)
         self.window.add(metrics)
@@ -261,6 +267,7 @@ class Training:
             callback.on_record(self, record)
 
     def _finish_epoch(self, phase: Phase, train_seconds: float, started: float) -> None:
+        self.kept.check()
         done = self.position.epoch
         record: Record = {"kind": "epoch", "epoch": done, "phase": phase.name, "step": self.steps_done}
         record |= self.means.means()

@@ -9,11 +9,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dyart.boundary.model import Model, for_evaluation
-from dyart.engine.ends import fine_ends
+from dyart.engine.ends import ends_of, fine_ends
 from dyart.engine.folded import FoldedView
+from dyart.engine.tensors import check_shared
 from dyart.recipes.config import Switch
 
 VARIANTS = 32
@@ -60,15 +61,23 @@ class Views:
         model: the network.
         compile: compile both; the view is folded then, and follows the network when it is refreshed.
         half: what the search computes in, under autocast; its view has finer ends then. None: in float32.
+        example: a few inputs, of any values, to see which layers the ends are; None: in the order of the modules.
+
+    Raises:
+        NetworkError: a copy of the network does not share its tensors.
     """
 
-    def __init__(self, model: nn.Module, compile: bool, half: torch.dtype | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, compile: bool, half: torch.dtype | None = None, example: Tensor | None = None
+    ) -> None:
         """Make the two; compilation happens at their first call."""
         self.model, self.half = model, half
         self.update: Model = compiled(model, compile)
         frozen = frozen_view(model)
+        check_shared(model, frozen)
+        ends = None if half is None else ends_of(frozen, example)
         self.folded = FoldedView(model, frozen, half) if compile else None
-        self.search: Model = compiled(frozen if half is None else fine_ends(frozen), compile)
+        self.search: Model = compiled(frozen if ends is None else fine_ends(frozen, ends), compile)
 
     def searching(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context in which the search's view is called."""

@@ -266,7 +266,8 @@ def _views(
         precision = _usual_precision(settings, device) if dtype == torch.float32 else "ieee"
     wanted, reason = wants_compile(compile, device)
     enough = compile == "on" or (len(examples) >= COMPILE_FROM and (tier.search or bool(tier.battery)))
-    view = attack_view(model, plain, device, precision, wanted and enough, batch)  # type: ignore[arg-type]
+    few = examples.batch(np.arange(min(2, len(examples))))[0]
+    view = attack_view(model, plain, device, precision, wanted and enough, batch, few)  # type: ignore[arg-type]
     return plain, view, [f"attacked {reason}"] if reason and enough else []
 
 

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, for_evaluation, ieee_float32, logits_of
-from dyart.engine.ends import fine_ends
+from dyart.engine.ends import ends_of, fine_ends
 from dyart.engine.folded import FoldedView
 from dyart.engine.views import compiled, frozen_view
 
@@ -135,12 +135,19 @@ class _Pass(torch.autograd.Function):
 
 
 def attack_view(
-    model: Model, plain: View, device: torch.device, precision: Precision, compile: bool, batch: int
+    model: Model,
+    plain: View,
+    device: torch.device,
+    precision: Precision,
+    compile: bool,
+    batch: int,
+    example: Tensor | None = None,
 ) -> View:
     """Return the view for attacks: the ``plain`` one in plain float32; else one of an evaluation copy of the model.
 
     On a GPU the copy of an image network has its channels last, which convolutions there like better. A compiled one
-    has its BatchNorm folded. It is compiled for one size: every further one would take another minute.
+    has its BatchNorm folded. It is compiled for one size: every further one would take another minute. ``example``, a
+    few inputs on the device, shows which layers the ends of the network are.
     """
     if precision == "ieee" and not compile:
         return plain
@@ -153,11 +160,13 @@ def attack_view(
         return View(model, plain.count, precision, plain.dtype, room=room)
     if device.type == "cuda" and any(isinstance(module, nn.Conv2d) for module in own.modules()):
         own = own.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    half = torch.bfloat16 if precision == "bf16" else None
+    half = torch.bfloat16 if precision == "bf16" and plain.dtype == torch.float32 else None
+    frozen = frozen_view(own) if compile else own
+    ends = ends_of(frozen, example) if half else None
+    folded = FoldedView(own, frozen, half).module if compile else frozen
+    folded = folded if ends is None else fine_ends(folded, ends)
     if not compile:
-        return View(fine_ends(own) if half else own, plain.count, precision, plain.dtype, room=room)
-    folded = FoldedView(own, frozen_view(own), half).module
-    folded = fine_ends(folded) if half else folded
+        return View(folded, plain.count, precision, plain.dtype, room=room)
     fast, size = compiled(folded, compile), min(batch, MOST[precision])
     return View(folded, plain.count, precision, plain.dtype, fast, size, room)
 

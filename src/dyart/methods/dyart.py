@@ -26,7 +26,7 @@ from dyart.boundary.points import BoundaryPoints, Passes
 from dyart.boundary.problem import Problem
 from dyart.boundary.retiring import Retiring
 from dyart.boundary.search import assemble
-from dyart.boundary.solvers.fast import CRAFTED, fast_search_from
+from dyart.boundary.solvers.fast import BRIEF, CRAFTED, fast_search_from
 from dyart.boundary.validation import Bounds, as_bounds
 from dyart.data.loader import Batch
 from dyart.data.ranks import Shard, gathered
@@ -229,6 +229,7 @@ class DyART(Method[BoundaryPoints]):
         problem = Problem(
             model, batch.inputs, batch.labels.long(), *setting, rounds=PROJECTION_ROUNDS, compiled=self.compiled
         )
+        brief = BRIEF if self.norm == "l1" else CRAFTED
         if self.warm_start and self.examples:
             if self.ways is None:
                 self.ways = Ways(self.examples, batch.inputs.shape[1:], self.device)
@@ -236,10 +237,10 @@ class DyART(Method[BoundaryPoints]):
             start = problem.into_box(problem.origin + flat(self.ways.of(batch)))
             retiring = self._retiring(problem, value <= 0)
             warm = self.ways.known(batch)
-            best, _ = fast_search_from(problem, start, self.steps, warm=warm, retiring=retiring, brief=CRAFTED)
+            best, _ = fast_search_from(problem, start, self.steps, warm=warm, retiring=retiring, brief=brief)
         else:
             retiring = self._retiring(problem)
-            best, first = fast_search_from(problem, problem.origin, self.steps, retiring=retiring, brief=CRAFTED)
+            best, first = fast_search_from(problem, problem.origin, self.steps, retiring=retiring, brief=brief)
             value, correct = first.value, first.correct
         # An input outside its class counts as its own crossing; it has no margin.
         best = best.where(value > 0, problem.nothing())
