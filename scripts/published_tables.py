@@ -334,17 +334,9 @@ def earlier() -> str:
         if path.stem in planned or "robust" not in run:
             continue
         robust = ", ".join(f"{radius}: {100 * share:.2f}" for radius, share in run["robust"].items())
-        lines.append(
-            [
-                f"[{path.stem}](../../results/{path.name})",
-                f"{100 * run['clean']:.2f}",
-                robust,
-                str(run["epochs"]),
-                str(run["seed"]),
-                f"{run['seconds_per_epoch']:.1f}",
-                f"{run['gpu']}, torch {run['versions']['torch']}",
-            ]
-        )
+        name, place = f"[{path.stem}](../../results/{path.name})", f"{run['gpu']}, torch {run['versions']['torch']}"
+        numbers = [str(run["epochs"]), str(run["seed"]), f"{run['seconds_per_epoch']:.1f}"]
+        lines.append([name, f"{100 * run['clean']:.2f}", robust, *numbers, place])
     return grid(["", "clean, %", "robust, %", "epochs", "seed", "s per epoch", "GPU"], lines)
 
 

@@ -60,8 +60,7 @@ COLD = Schedule(overshoot=(1.2, 1.005), pull_back=(0.4, 0.97), threshold=(0.3, 0
 SHORT = 15
 BRIEF = Schedule(overshoot=(1.1, 1.005), pull_back=(0.3, 0.97), threshold=(0.3, 0.06), memory=0.4)
 # For points that are trained on: steps land farther across, since in half precision values are a little off. Chosen on
-# 3 x 160 images of a natural ResNet-18 with 8 steps, float16's rounding imitated on a CPU; on the last 160, conditions
-# (a), (b) hold for 97.4 instead of 93.4 %, and distances are 1 % shorter.
+# 3 x 160 images of a natural ResNet-18 with 8 steps; not for p = 1, where fewer points would be good.
 CRAFTED = BRIEF._replace(overshoot=(1.06, 1.02))
 # For a start that was right some steps of training ago: the search is not there to look far.
 WARM = Schedule(overshoot=(1.03, 1.003), pull_back=(0.8, 0.95), threshold=(0.1, 0.06), memory=0.4)
