@@ -9,7 +9,7 @@ import dyart
 from dyart.boundary import multistart
 from dyart.boundary.problem import Problem
 from dyart.boundary.solvers.fast import move, pace_of, set_out
-from dyart.boundary.solvers.race import Entrant, race
+from dyart.boundary.solvers.race import Entrant, Lap, race
 
 
 def relu_network(features, classes, width=64):
@@ -81,34 +81,62 @@ def test_an_example_goes_on_with_the_search_that_came_closest(norm):
     entrants = [Entrant(problem.origin, order[:, place]) for place in range(3)]
     steps, lap = 30, 4
     alone = [_alone(problem, entrant, steps - 2 * lap) for entrant in entrants]
-    early = torch.stack([distances[lap - 1] for _, distances in alone])
+    early = torch.stack([distances[lap - 1] for distances in alone])
     winner = early.argmin(dim=0)
-    expected = torch.stack([distances[-1] for _, distances in alone])[winner, torch.arange(len(inputs))]
+    expected = torch.stack([distances[-1] for distances in alone])[winner, torch.arange(len(inputs))]
     before = problem.backward
-    found = race(problem, entrants, steps, lap)
+    found = race(problem, entrants, steps, [Lap(3, lap)])
     assert problem.backward - before == steps
     # A loser's few steps count, too, if the winner comes no closer in the end.
     torch.testing.assert_close(found.distance, torch.minimum(expected, early.amin(dim=0)))
     assert len(winner.unique()) == 3
 
 
+def test_of_two_laps_the_first_leaves_two_and_the_second_one():
+    model, inputs = relu_network(40, 6), uniform((60, 40), 5)
+    with torch.no_grad():
+        logits = model(inputs)
+    problem = Problem(model, inputs, logits.argmax(dim=1), "l1", "exact", 5.0, None, None)
+    order, rows = logits.argsort(dim=1, descending=True)[:, 1:5], torch.arange(len(inputs))
+    entrants = [Entrant(problem.origin, order[:, place]) for place in range(4)]
+    alone = torch.stack([torch.stack(_alone(problem, entrant, 20)) for entrant in entrants])
+    first_two = alone[:, 2].argsort(dim=0)[:2]
+    after = alone[first_two, 6, rows]
+    winner = first_two[after.argmin(dim=0), rows]
+    before = problem.backward
+    found = race(problem, entrants, 20 + 3 * 3 + 4, [Lap(4, 3), Lap(2, 4)])
+    assert problem.backward - before == 33
+    torch.testing.assert_close(found.distance, torch.minimum(alone[winner, -1, rows], after.amin(dim=0)))
+    # The second lap did change who goes on.
+    assert bool((winner != alone[:, 2].argmin(dim=0)).any())
+
+
 def _alone(problem, entrant, count):
-    """Walk alone, and return the walk and the best distance after every evaluation."""
-    walk, distances = set_out(problem, entrant.start, entrant.target), []
+    """Walk alone, and return the best distance after every evaluation."""
+    walk, distances, pace = set_out(problem, entrant.start, entrant.target), [], pace_of(count, problem.norm)
     for step in range(count):
-        walk = move(problem, walk, problem.evaluate(walk.x, walk.target, walk.aim), step, pace_of(count))
+        walk = move(problem, walk, problem.evaluate(walk.x, walk.target, walk.aim), step, pace)
         distances.append(walk.best.distance)
-    return walk, distances
+    return distances
 
 
 @pytest.mark.parametrize(
     ("norm", "steps", "rivals", "runners"),
-    [("l2", 17, 9, 1), ("l2", 18, 9, 2), ("linf", 50, 9, 4), ("linf", 50, 2, 2), ("l1", 35, 9, 1), ("l1", 36, 9, 3)],
+    [
+        ("l2", 17, 9, 1),
+        ("l2", 18, 9, 2),
+        ("linf", 50, 9, 4),
+        ("linf", 50, 2, 2),
+        ("l1", 21, 9, 1),
+        ("l1", 22, 9, 2),
+        ("l1", 36, 9, 3),
+    ],
 )
 def test_more_steps_are_a_race_of_more(norm, steps, rivals, runners):
-    assert multistart._race(norm, steps, rivals)[0] == runners
-    for least, (most, lap) in multistart.RACES[norm].items():
-        assert least > most * lap, "nothing is left for the one that goes on"
+    laps = multistart._race(norm, steps, rivals)
+    assert (laps[0].runners if laps else 1) == runners
+    for least, longest in multistart.RACES[norm].items():
+        assert least > sum(lap.runners * lap.steps for lap in longest), "nothing is left for the one that goes on"
 
 
 @pytest.mark.parametrize(

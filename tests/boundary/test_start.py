@@ -35,7 +35,7 @@ def test_five_warm_steps_reach_what_fifteen_cold_ones_do(norm, boundary):
     assert int(both.sum()) >= 40
     assert bool(warm.found[both].all())
     ratio = (warm.margin / cold.margin)[both]
-    assert float(ratio.median()) < 1.0
+    assert float(ratio.median()) < 1.0001
     # A few have a closer place elsewhere now, which the warm search does not look for.
     assert float(ratio.mean()) < 1.005
     # No rivals are compared.

@@ -79,8 +79,9 @@ def closest_boundary_points(
         steps: gradient evaluations per restart, at least 2.
         restarts: searches per example; the closest point counts. The first aims at the nearest rival class, the
             next at the second nearest, and so on; when all ``rivals`` have had their turn, they start at random.
-            A fast search of 18 steps (``"l1"``: 36) and more is a race: some steps towards each of the nearest rivals,
+            A fast search of 18 steps (``"l1"``: 22) and more is a race: some steps towards each of the nearest rivals,
             2 and later up to 6, the rest towards the one that came closest; ``"apgd"`` divides its steps among them.
+            (For ``"l1"`` the nearest comes first, then the likeliest.)
         bounds: ``(low, high)``, numbers or tensors that broadcast to one example; None: no bounds.
         solver: ``"fast"``; ``"apgd"``, Auto-PGD with a search for the radius, a second opinion at the same cost
             (``"linf"`` and ``"l2"``); or ``"fab"``, the classic search that linearises against every rival at every

@@ -13,11 +13,10 @@ coordinates that have moved are equal.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from dyart.boundary.kernels import compiled
 from dyart.boundary.norms import Norm
@@ -55,7 +54,14 @@ class Setting(NamedTuple):
     threshold: float | Tensor
 
 
-COLD = Schedule(overshoot=(1.2, 1.005), pull_back=(0.4, 0.97), threshold=(0.3, 0.06), memory=0.6)
+_COLD = Schedule(overshoot=(1.2, 1.005), pull_back=(0.4, 0.97), threshold=(0.3, 0.06), memory=0.6)
+# For p = 1 a search looks farther: across the boundary, closer to the input, and with sparser steps. Found on 384
+# images of a natural network and of a robust one, with 28 evaluations.
+COLD: dict[Norm, Schedule] = {
+    "linf": _COLD,
+    "l2": _COLD,
+    "l1": Schedule(overshoot=(1.4, 1.004), pull_back=(0.1, 0.97), threshold=(0.6, 0.06), memory=0.6),
+}
 # Searches of fewer evaluations than SHORT have no time to come back from far across the boundary.
 SHORT = 15
 BRIEF = Schedule(overshoot=(1.1, 1.005), pull_back=(0.3, 0.97), threshold=(0.3, 0.06), memory=0.4)
@@ -102,18 +108,6 @@ class Walk(NamedTuple):
     """Averaged over the steps so far."""
     before: tuple[Tensor, Evaluation] | None = None
     """The last evaluation, for p = 1."""
-
-    def overtaken(self, other: "Walk") -> "Walk":
-        """Return this one, with the other's rows where that has come closer in as many steps."""
-        here = self.best.distance <= other.best.distance
-
-        def rows(own: Any, others: Any) -> Any:  # noqa: ANN401
-            if not isinstance(own, Tensor):
-                return own
-            return torch.where(here if own.ndim == 1 else here[:, None], own, others)
-
-        both: Walk = tree_map(rows, self, other)
-        return both
 
 
 class Pace(NamedTuple):
@@ -177,7 +171,7 @@ def fast_search_from(
         schedule: of the examples whose start is nearly right.
         brief: of the others, in a short search (that is not too short for anything special).
     """
-    pace = pace_of(steps + (known is not None), brief)._replace(near=schedule)
+    pace = pace_of(steps + (known is not None), problem.norm, brief)._replace(near=schedule)
     walk = set_out(problem, start, target, warm)
     first = known
     for step in range(pace.evaluations):
@@ -205,9 +199,9 @@ def set_out(problem: Problem, start: Tensor, target: Tensor | None = None, warm:
     return Walk(start, target, aim, warm, problem.nothing(), trust)
 
 
-def pace_of(count: int, brief: Schedule = BRIEF) -> Pace:
+def pace_of(count: int, norm: Norm, brief: Schedule = BRIEF) -> Pace:
     """Return the pace of ``count`` evaluations: with few of them there is no time to settle."""
-    schedule = COLD if count >= SHORT else brief if count > FEW else BRIEF
+    schedule = COLD[norm] if count >= SHORT else brief if count > FEW else BRIEF
     first, last = schedule.pull_back
     return Pace(count, schedule._replace(pull_back=(first, min(max(1 - 2 / count, first), last))))
 

@@ -1,13 +1,14 @@
-"""Several searches of a few steps, each towards a rival of its own; the one that has come closest goes on.
+"""Several searches, each towards a rival of its own; lap by lap, those that have come closest go on.
 
 Which rival's part of the boundary is the closest shows after some steps, long before a search has settled.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
 from dyart.boundary.solvers.fast import Pace, Walk, move, pace_of, set_out
@@ -26,23 +27,44 @@ class Entrant(NamedTuple):
     """The evaluation at ``start``, if it is known: of all entrants or of none."""
 
 
-def race(problem: Problem, entrants: Sequence[Entrant], steps: int, lap: int, tick: Tick = no_tick) -> Best:
+class Lap(NamedTuple):
+    """Some steps of the searches that are left."""
+
+    runners: int
+    """How many are left, example by example."""
+    steps: int
+    """Of each of them."""
+
+
+def race(problem: Problem, entrants: Sequence[Entrant], steps: int, laps: Sequence[Lap], tick: Tick = no_tick) -> Best:
     """Return the closest points that any of them found.
 
-    Cost: ``steps`` forward and backward passes, ``lap`` for each entrant and the rest for the closest one, example by
-    example. No host synchronisation if ``problem.rounds`` is a number.
+    Cost: ``steps`` forward and backward passes: those of the laps for every runner, the rest for the closest one,
+    example by example. No host synchronisation if ``problem.rounds`` is a number.
+
+    Args:
+        problem: the batch.
+        entrants: as many as the first lap has runners.
+        steps: gradient evaluations, more than those of the laps.
+        laps: each with fewer runners than the one before.
+        tick: called after every step.
     """
-    free = int(entrants[0].known is not None)
-    pace = pace_of(steps - lap * (len(entrants) - 1) + free)
-    ahead: Walk | None = None
-    for entrant in entrants:
-        walk = set_out(problem, entrant.start, entrant.target)
-        if not entrant.aiming:
-            walk = walk._replace(aim=torch.zeros_like(walk.aim))
-        walk = _walked(problem, walk, range(lap + free), pace, tick, entrant.known)
-        ahead = walk if ahead is None else ahead.overtaken(walk)
-    assert ahead is not None
-    return _walked(problem, ahead, range(lap + free, pace.evaluations), pace, tick).best
+    at = int(entrants[0].known is not None)
+    pace = pace_of(steps + at - sum((lap.runners - 1) * lap.steps for lap in laps), problem.norm)
+    walks = [_set_out(problem, entrant) for entrant in entrants]
+    if at:
+        walks = [_walked(problem, w, range(1), pace, tick, e.known) for w, e in zip(walks, entrants, strict=True)]
+    for lap in laps:
+        walks = walks if lap.runners == len(walks) else _closest(walks, lap.runners)
+        walks = [_walked(problem, walk, range(at, at + lap.steps), pace, tick) for walk in walks]
+        at += lap.steps
+    (ahead,) = _closest(walks, 1)
+    return _walked(problem, ahead, range(at, pace.evaluations), pace, tick).best
+
+
+def _set_out(problem: Problem, entrant: Entrant) -> Walk:
+    walk = set_out(problem, entrant.start, entrant.target)
+    return walk if entrant.aiming else walk._replace(aim=torch.zeros_like(walk.aim))
 
 
 def _walked(
@@ -55,3 +77,18 @@ def _walked(
             tick()
         walk = move(problem, walk, now, step, pace)
     return walk
+
+
+def _closest(walks: Sequence[Walk], count: int) -> list[Walk]:
+    """Return walks made of the rows that have come closest, example by example, and next to closest, and so on."""
+    order = torch.stack([walk.best.distance for walk in walks]).argsort(dim=0, stable=True)
+    rows = torch.arange(order.shape[1], device=order.device)
+
+    def of(place: Tensor) -> Walk:
+        def pick(*parts: Any) -> Any:  # noqa: ANN401
+            return torch.stack(parts)[place, rows] if isinstance(parts[0], Tensor) else parts[0]
+
+        picked: Walk = tree_map(pick, *walks)
+        return picked
+
+    return [of(place) for place in order[:count]]
