@@ -141,11 +141,15 @@ def optimality() -> str:
             here = [(r["forward"] + r["backward"], r) for r in records if r["norm"] == norm]
             own = [(passes, r) for passes, r in here if r["solver"] == "fast"]
             best = [max((entry for entry in own if entry[0] <= most), key=lambda e: e[0]) for most in (100, 220)]
-            others = [(passes, r) for passes, r in here if " " in r["solver"]]  # a package and a search
+            others = [(passes, r) for passes, r in here if _of_a_package(r)]
             words = [f"{r['optimality']:.3f} ({passes:.0f})" for passes, r in best]
             named = [f"{r['solver'].split()[-1]} {r['optimality']:.3f} ({passes:.0f})" for passes, r in others]
             rows.append([network, norm, *words, ", ".join(named)])
     return grid(["network", "norm", "fast, up to 100", "fast, up to 220", "other packages"], rows)
+
+
+def _of_a_package(record: dict[str, Any]) -> bool:
+    return str(record["solver"]).startswith(("pyautoattack", "adv_lib"))
 
 
 def ahead() -> str:
@@ -154,7 +158,7 @@ def ahead() -> str:
     for network, file in (("natural", "search"), ("robust", "search_robust")):
         records = [r for r in load(f"benchmarks/results/{file}.json")["records"] if r["boundary"] == "exact"]
         own = sorted((r for r in records if r["solver"] == "fast"), key=lambda r: r["backward"])
-        others = [r for r in records if " " in r["solver"]]  # a package and a search
+        others = [r for r in records if _of_a_package(r)]
         for other in sorted(others, key=lambda r: ("linf", "l2", "l1").index(r["norm"])):
             closer = (r for r in own if r["norm"] == other["norm"] and r["mean_distance"] <= other["mean_distance"])
             first = next(r for r in closer if r["found"] >= other["found"])

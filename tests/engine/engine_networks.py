@@ -11,6 +11,10 @@ def dropout(classes: int, shape: tuple[int, ...]) -> nn.Module:
     return nn.Sequential(nn.Linear(features, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, classes))
 
 
+def scripted(classes: int, shape: tuple[int, ...]) -> nn.Module:
+    return torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), classes)))
+
+
 def batch_norm(classes: int, shape: tuple[int, ...]) -> nn.Module:
     features = torch.Size(shape).numel()
     return nn.Sequential(nn.Linear(features, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, classes))

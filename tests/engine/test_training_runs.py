@@ -134,7 +134,13 @@ def test_nothing_to_resume(tmp_path):
         ({"model_name": "engine_networks:missing"}, RunError, "missing"),
         ({"model_name": "engine_networks:frozen"}, RunError, "engine_networks:frozen has no parameter to train"),
         ({"model_name": "engine_networks:bare"}, RunError, "engine_networks:bare has no parameter to train"),
+        (
+            {"model_name": "engine_networks:scripted"},
+            RunError,
+            "TorchScript module, which can be measured, not trained",
+        ),
         ({"train_device": "tpu"}, ValueError, "unknown device 'tpu'"),
+        ({"train_device": "cpu:1"}, ValueError, "device 'cpu:1', but processors have no numbers: use cpu"),
         ({"train_burn_in_from": "nowhere"}, RunError, "nowhere is neither a run with checkpoints nor a checkpoint"),
     ],
 )

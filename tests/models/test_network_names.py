@@ -58,6 +58,12 @@ def half(classes, shape, mean=None):
 def flat(classes, shape):
     return nn.Sequential(nn.Linear(2, 32), nn.BatchNorm1d(32), nn.Linear(32, classes))
 
+def lazy(classes):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(6), nn.LazyBatchNorm1d(), nn.Linear(6, classes))
+
+def lazy_and_wrong(classes):
+    return nn.Sequential(nn.LazyLinear(6), nn.Flatten(), nn.Linear(6, classes))
+
 class Zoo:
     @staticmethod
     def small(classes, shape):
@@ -93,6 +99,16 @@ def test_a_factory_is_called_with_classes_and_shape(own):
 @pytest.mark.parametrize("factory", ["only_classes", "neither"])
 def test_a_factory_gets_only_what_it_names(own, factory):
     assert build(f"{own}:{factory}", 5, (3, 2, 2))(torch.rand(2, 3, 2, 2)).shape == (2, 5)
+
+
+def test_lazy_layers_get_their_sizes_and_the_weights_of_the_seed(own):
+    first, second, other = (build(f"{own}:lazy", 5, (3, 2, 2), seed=seed).state_dict() for seed in (0, 0, 1))
+    assert first["1.weight"].shape == (6, 12)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["1.weight"], other["1.weight"])
+    # The example that shows the sizes leaves nothing behind.
+    assert torch.equal(first["2.running_mean"], torch.zeros(6))
+    assert build(f"{own}:lazy", 5, (3, 2, 2)).training
 
 
 @pytest.mark.parametrize("factory", ["Net", "Zoo.small"])
@@ -153,6 +169,7 @@ def test_a_seed_makes_a_factory_reproducible(own):
         ("own_networks:bth", {}, AttributeError, r"'own_networks' has no 'bth'; did you mean 'both'\?"),
         ("own_networks:Zoo.smal", {}, AttributeError, r"'Zoo' has no 'smal'; did you mean 'small'\?"),
         ("own_networks:demanding", {}, TypeError, r"depth.*all others need a default"),
+        ("own_networks:lazy_and_wrong", {}, TypeError, r"lazy layers, and fails on an example of shape \(3, 8, 8\)"),
         ("own_networks:both", {"activation": "relu"}, ValueError, r"takes no argument `activation`"),
         ("own_networks:half", {"mean": (0.0,) * 3, "std": (1.0,) * 3}, ValueError, r"only one of `mean` and `std`"),
         ("own_networks:flat", {"normalization": "group"}, ValueError, r"BatchNorm1d"),

@@ -78,8 +78,12 @@ def make_fabric(
         kind = "cuda" if torch.cuda.is_available() else "cpu"
     if kind not in ("cpu", "cuda") or (number and not number.isdigit()):
         raise ValueError(f"unknown device {device!r}: use auto, cpu, cuda or cuda:1")
+    if kind == "cpu" and number:
+        raise ValueError(f"device {device!r}, but processors have no numbers: use cpu")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {device!r}, but this machine has no GPU that torch can use: use cpu")
+    if kind == "cuda" and int(number or 0) >= (count := torch.cuda.device_count()):
+        raise ValueError(f"device {device!r}, but torch can use {count} here, and counts from 0: use cuda:{count - 1}")
     for name in TALKING:
         logging.getLogger(name).setLevel(logging.WARNING)
     precision, reason = possible_precision(precision, kind)

@@ -248,6 +248,10 @@ def _try_out(model: nn.Module, config: Config, data: DataSet, fabric: Fabric) ->
     name, shape = config.model.name, "x".join(map(str, data.shape))
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise RunError(f"model.name {name} has no parameter to train: let some require gradients")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise RunError(
+            f"model.name {name} is a TorchScript module, which can be measured, not trained: leave it unscripted"
+        )
     with torch.no_grad(), evaluation_mode(model), unchanged(model, fabric.device):
         try:
             logits = logits_of(model(inputs))

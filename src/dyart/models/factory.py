@@ -7,8 +7,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 
+import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
+
+from dyart.boundary.model import evaluation_mode
 
 
 def is_factory(name: str) -> bool:
@@ -56,7 +61,19 @@ def call_factory(
         network = factory(**given)
     if not isinstance(network, nn.Module):
         raise TypeError(f"{name!r} must return a torch.nn.Module, it returned {type(network).__name__}")
+    shape = always.get("shape")
+    if isinstance(shape, tuple) and any(map(is_lazy, chain(network.parameters(), network.buffers()))):
+        _complete(name, network, shape)
     return network, set(given)
+
+
+def _complete(name: str, network: nn.Module, shape: tuple[int, ...]) -> None:
+    """Give lazy layers their sizes, and first weights, by one example: stored weights have places then."""
+    try:
+        with torch.no_grad(), evaluation_mode(network):
+            network(torch.zeros(1, *shape))
+    except Exception as error:
+        raise TypeError(f"{name!r} has lazy layers, and fails on an example of shape {shape}: {error}") from error
 
 
 def _imported(name: str, kind: str, form: str) -> object:
