@@ -3,7 +3,7 @@
 Which rival's part of the boundary is the closest shows after some steps, long before a search has settled.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -46,41 +46,40 @@ def race(problem: Problem, entrants: Sequence[Entrant], steps: int, laps: Sequen
         problem: the batch.
         entrants: as many as the first lap has runners.
         steps: gradient evaluations, more than those of the laps.
-        laps: each with fewer runners than the one before.
+        laps: none with more runners than the one before.
         tick: called after every step.
     """
     at = int(entrants[0].known is not None)
     pace = pace_of(steps + at - sum((lap.runners - 1) * lap.steps for lap in laps), problem.norm)
-    walks = [_set_out(problem, entrant) for entrant in entrants]
-    if at:
-        walks = [_walked(problem, w, range(1), pace, tick, e.known) for w, e in zip(walks, entrants, strict=True)]
-    for lap in laps:
-        walks = walks if lap.runners == len(walks) else _closest(walks, lap.runners)
-        walks = [_walked(problem, walk, range(at, at + lap.steps), pace, tick) for walk in walks]
-        at += lap.steps
-    (ahead,) = _closest(walks, 1)
-    return _walked(problem, ahead, range(at, pace.evaluations), pace, tick).best
+    walks: Iterable[Walk] = (_set_out(problem, entrant, pace) for entrant in entrants)
+    for lap, left in zip(laps, [*(lap.runners for lap in laps[1:]), 1], strict=True):
+        ahead: list[Walk] = []
+        for walk in walks:
+            walked = _walked(problem, walk, range(at, at + lap.steps), pace, tick)
+            ahead = _closest([*ahead, walked], left)  # one by one, so that no more than these lie in memory
+        walks, at = ahead, at + lap.steps
+    (winner,) = walks
+    return _walked(problem, winner, range(at, pace.evaluations), pace, tick).best
 
 
-def _set_out(problem: Problem, entrant: Entrant) -> Walk:
+def _set_out(problem: Problem, entrant: Entrant, pace: Pace) -> Walk:
     walk = set_out(problem, entrant.start, entrant.target)
-    return walk if entrant.aiming else walk._replace(aim=torch.zeros_like(walk.aim))
+    walk = walk if entrant.aiming else walk._replace(aim=torch.zeros_like(walk.aim))
+    return walk if entrant.known is None else move(problem, walk, entrant.known, 0, pace)
 
 
-def _walked(
-    problem: Problem, walk: Walk, steps: range, pace: Pace, tick: Tick, known: Evaluation | None = None
-) -> Walk:
+def _walked(problem: Problem, walk: Walk, steps: range, pace: Pace, tick: Tick) -> Walk:
     for step in steps:
-        now, known = known, None
-        if now is None:
-            now = problem.evaluate(walk.x, walk.target, walk.aim)
-            tick()
+        now = problem.evaluate(walk.x, walk.target, walk.aim)
+        tick()
         walk = move(problem, walk, now, step, pace)
     return walk
 
 
 def _closest(walks: Sequence[Walk], count: int) -> list[Walk]:
-    """Return walks made of the rows that have come closest, example by example, and next to closest, and so on."""
+    """Return ``count`` walks: one of the rows that have come closest, example by example, one of the next, and so on."""
+    if len(walks) <= count:
+        return list(walks)
     order = torch.stack([walk.best.distance for walk in walks]).argsort(dim=0, stable=True)
     rows = torch.arange(order.shape[1], device=order.device)
 
