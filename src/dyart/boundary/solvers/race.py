@@ -77,7 +77,7 @@ def _walked(problem: Problem, walk: Walk, steps: range, pace: Pace, tick: Tick) 
 
 
 def _closest(walks: Sequence[Walk], count: int) -> list[Walk]:
-    """Return ``count`` walks: one of the rows that have come closest, example by example, one of the next, and so on."""
+    """Return ``count`` walks: one of the rows that have come closest, example by example, one of the next, and on."""
     if len(walks) <= count:
         return list(walks)
     order = torch.stack([walk.best.distance for walk in walks]).argsort(dim=0, stable=True)
