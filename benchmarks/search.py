@@ -279,6 +279,14 @@ def earlier(out: Path, name: str, settings: dict[str, Any]) -> Earlier:
         return Earlier(before["records"], {name: torch.from_numpy(stored[name]) for name in stored})
 
 
+def store(distances: dict[str, Tensor], path: Path) -> None:
+    """Write the distances of every search; what was there before stays whole until then."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part.npz")
+    np.savez_compressed(part, **distances)
+    part.replace(path)
+
+
 def network(options: argparse.Namespace, device: torch.device) -> tuple[nn.Module, str]:
     """The network to search on, and its name in the settings."""
     if options.weights is None:
@@ -353,8 +361,8 @@ def main() -> None:
             distances[name_of(new)] = found
             compare(records, distances)
             print(summary(new), flush=True)
+            store(distances, options.out / f"{options.name}-distances.npz")  # first: records without them are of no use
             write(options.name, device, settings, records, options.out)
-            np.savez_compressed(options.out / f"{options.name}-distances.npz", **distances)
         figure(records, options.out / f"{options.name}.png")
 
 

@@ -49,6 +49,16 @@ def test_a_long_search_costs_its_steps_also_where_it_is_split(solver, rivals, bo
     assert found.cost == (1 + 50 + (compared > 0) + renewed, 50 + compared + renewed)
 
 
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_a_race_of_two_laps_costs_its_steps_as_well(restarts):
+    model = Watched(linear_model(6, 8, seed=3))
+    inputs = uniform((9, 8), 4, -1, 1)
+    found = dyart.closest_boundary_points(model, inputs, norm="l1", steps=40, restarts=restarts, bounds=None)
+    assert found.cost == (len(model.forward_sizes), model.backward_passes)
+    # The logits, five rivals in one pass, where the straight way ends, the steps, and the result once more.
+    assert found.cost == (1 + 1 + 1 + 40 * restarts + 1, 5 + 40 * restarts + 1)
+
+
 @pytest.mark.parametrize("boundary", ["exact", "soft"])
 def test_a_race_finds_closer_rivals_than_one_search_of_as_many_steps(monkeypatch, boundary):
     model, inputs = relu_network(40, 6), uniform((80, 40), 5)
@@ -113,7 +123,7 @@ def test_of_two_laps_the_first_leaves_two_and_the_second_one():
 
 def _alone(problem, entrant, count):
     """Walk alone, and return the best distance after every evaluation."""
-    walk, distances, pace = set_out(problem, entrant.start, entrant.target), [], pace_of(count, problem.norm)
+    walk, distances, pace = set_out(problem, entrant.start, entrant.target), [], pace_of(problem, count)
     for step in range(count):
         walk = move(problem, walk, problem.evaluate(walk.x, walk.target, walk.aim), step, pace)
         distances.append(walk.best.distance)

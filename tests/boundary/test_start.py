@@ -56,11 +56,12 @@ def test_a_start_across_the_boundary_is_never_made_worse(norm, solver):
     assert bool((value_at_points(model, again)[again.found] < 0).all())
 
 
+@pytest.mark.parametrize("steps", [12, 40])  # alone, and in a race
 @pytest.mark.parametrize("norm", NORMS)
-def test_with_one_more_restart_it_is_never_worse_than_without(norm):
+def test_with_one_more_restart_it_is_never_worse_than_without(norm, steps):
     """The restarts after the first are the searches without a start."""
     model, inputs = smooth_network(20, 5, seed=0), uniform((40, 20), 3)
-    options = {"norm": norm, "steps": 12}
+    options = {"norm": norm, "steps": steps}
     without = dyart.closest_boundary_points(model, inputs, **options)
     poor = (inputs + 0.3).clamp(0, 1)
     start = dyart.closest_boundary_points(model, inputs, restarts=2, start=poor, **options)

@@ -18,12 +18,13 @@ def case():
     return model, x, labels
 
 
+@pytest.mark.parametrize("steps", [12, 40])  # alone, and in a race
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize("boundary", ["exact", "soft"])
-def test_it_finds_the_same_points(case, norm, boundary):
+def test_it_finds_the_same_points(case, norm, boundary, steps):
     model, x, labels = case
-    wanted = closest_boundary_points(model, x, labels, norm=norm, boundary=boundary, steps=12)
-    found = static_boundary_points(model, x, labels, norm, boundary, 5.0, (0.0, 1.0), 12)
+    wanted = closest_boundary_points(model, x, labels, norm=norm, boundary=boundary, steps=steps)
+    found = static_boundary_points(model, x, labels, norm, boundary, 5.0, (0.0, 1.0), steps)
     assert torch.equal(found.found, wanted.found)
     assert not found.found[2]
     assert found.found.any()

@@ -58,7 +58,10 @@ def zoo(monkeypatch):
     def own(classes, shape):
         return nn.Linear(shape[0], classes)
 
-    module.create_model, module.Auto, module.own = create_model, Auto, own
+    def lazy(width, classes):
+        return nn.Sequential(nn.LazyLinear(width), nn.Linear(width, classes))
+
+    module.create_model, module.Auto, module.own, module.lazy = create_model, Auto, own, lazy
     module.greedy = lambda **kwargs: create_model("x", **kwargs)
     monkeypatch.setitem(__import__("sys").modules, "zoo", module)
     return module
@@ -89,6 +92,15 @@ def test_dotted_factories_and_outputs_of_hugging_faces_kind(zoo):
     model, *_ = named_network(options(*words))
     assert model.scale == 2.5
     assert model(torch.rand(2, 2)).logits.shape == (2, 3)
+
+
+def test_stored_weights_of_lazy_layers_have_places(zoo, tmp_path):
+    words = ["--model", "zoo:lazy", "--model-args", "width=6", "--data", "three-blobs"]
+    made, *_ = named_network(options(*words))
+    torch.save(made.state_dict(), tmp_path / "w.pt")
+    loaded, *_ = named_network(options(*words, "--weights", str(tmp_path / "w.pt")))
+    assert torch.equal(loaded[0].weight, made[0].weight)
+    assert loaded[0].weight.shape == (6, 2)
 
 
 def test_kwargs_are_left_alone_once_arguments_are_given(zoo):

@@ -61,6 +61,13 @@ def test_the_line_is_printed_once_and_the_precision_is_the_possible_one(monkeypa
     assert capsys.readouterr().out == "training in fp32: this GPU has no bf16\n"
 
 
+def test_a_gpu_that_is_not_there_is_refused_by_its_number(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ValueError, match="device 'cuda:2', but torch can use 2 here, and counts from 0: use cuda:1"):
+        make_fabric("cuda:2")
+
+
 def test_torch_without_triton_trains_uncompiled(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)  # importing it fails
     line = "uncompiled: torch.compile on a GPU needs the package triton"

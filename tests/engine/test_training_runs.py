@@ -137,7 +137,7 @@ def test_nothing_to_resume(tmp_path):
         (
             {"model_name": "engine_networks:scripted"},
             RunError,
-            "TorchScript module, which can be measured, not trained",
+            "TorchScript in it, which can be measured, not trained",
         ),
         ({"train_device": "tpu"}, ValueError, "unknown device 'tpu'"),
         ({"train_device": "cpu:1"}, ValueError, "device 'cpu:1', but processors have no numbers: use cpu"),

@@ -64,6 +64,14 @@ def lazy(classes):
 def lazy_and_wrong(classes):
     return nn.Sequential(nn.LazyLinear(6), nn.Flatten(), nn.Linear(6, classes))
 
+class HalfReached(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.body, self.spare = nn.Sequential(nn.Flatten(), nn.LazyLinear(classes)), nn.LazyLinear(classes)
+
+    def forward(self, x):
+        return self.spare(x) if self.training else self.body(x)
+
 class Zoo:
     @staticmethod
     def small(classes, shape):
@@ -169,7 +177,8 @@ def test_a_seed_makes_a_factory_reproducible(own):
         ("own_networks:bth", {}, AttributeError, r"'own_networks' has no 'bth'; did you mean 'both'\?"),
         ("own_networks:Zoo.smal", {}, AttributeError, r"'Zoo' has no 'smal'; did you mean 'small'\?"),
         ("own_networks:demanding", {}, TypeError, r"depth.*all others need a default"),
-        ("own_networks:lazy_and_wrong", {}, TypeError, r"lazy layers, and fails on an example of shape \(3, 8, 8\)"),
+        ("own_networks:lazy_and_wrong", {}, TypeError, r"lazy layers, and fails on examples of shape \(3, 8, 8\)"),
+        ("own_networks:HalfReached", {}, TypeError, r"eval mode does not reach: spare.weight, spare.bias"),
         ("own_networks:both", {"activation": "relu"}, ValueError, r"takes no argument `activation`"),
         ("own_networks:half", {"mean": (0.0,) * 3, "std": (1.0,) * 3}, ValueError, r"only one of `mean` and `std`"),
         ("own_networks:flat", {"normalization": "group"}, ValueError, r"BatchNorm1d"),

@@ -75,7 +75,7 @@ def solve(problem: Problem, logits: Tensor, index: Tensor, effort: Effort, start
     comparing = effort.solver in AIMING
     # From outside its class an example looks at all rivals at once: nothing to aim at.
     divided = comparing and problem.orientation is None
-    racing = divided and effort.solver == "fast" and start is None
+    racing = divided and effort.solver == "fast" and not isinstance(start, str)
     rivals = nearest_rivals(problem, logits, effort.rivals if comparing else 1)
     compared, others = rivals.values is not None, rivals.classes.shape[1]
     number = 0

@@ -18,7 +18,7 @@ BESIDE = 0.007
 
 
 class Rivals(NamedTuple):
-    """The classes to aim at, nearest first, and the boundary against each of them as seen from where searches begin."""
+    """The classes to aim at, in order, and the boundary against each of them as seen from where searches begin."""
 
     classes: Tensor
     """``[N, M]``."""
@@ -54,11 +54,12 @@ def nearest_rivals(problem: Problem, logits: Tensor, most: int) -> Rivals:
     values, gradients, there = problem.linearise(start, rivals)
     margins = torch.stack([problem.against(logits, rival) for rival in rivals.unbind(dim=1)]).to(values.dtype)
     distance = _linearised(margins, gradients, problem.norm)
-    order = distance.argsort(dim=0)
     if problem.norm == "l1":
-        places = torch.arange(len(distance), device=order.device)[:, None]
+        places = torch.arange(len(distance), device=distance.device)[:, None]
         nearest = _nearness_l1(problem, margins, gradients, distance).argmin(dim=0)
         order = torch.where(places == nearest, -1, places).argsort(dim=0)
+    else:
+        order = distance.argsort(dim=0)
     gradients = gradients.gather(0, order[:, :, None].expand_as(gradients))
     return Rivals(rivals.gather(1, order.T), start, there, values.gather(0, order), gradients, distance.amin(dim=0))
 
@@ -66,7 +67,8 @@ def nearest_rivals(problem: Problem, logits: Tensor, most: int) -> Rivals:
 def seen_from_start(problem: Problem, rivals: Rivals, number: int) -> Evaluation | None:
     """Return what evaluating the start with the aim ``number`` would give, if it is known from the comparison.
 
-    It is not for signed problems, where examples outside their class follow another function.
+    It is not for signed problems, where examples outside their class follow another function. A start beside the input
+    that is across already goes on aiming here; an evaluation would let it follow the class that it has crossed to.
     """
     if rivals.values is None or rivals.gradients is None or problem.orientation is not None:
         return None
@@ -100,7 +102,7 @@ def _linearised(values: Tensor, gradients: Tensor, norm: Norm) -> Tensor:
 
 
 def _nearness_l1(problem: Problem, values: Tensor, gradients: Tensor, distance: Tensor) -> Tensor:
-    """Return what to order rivals by for p = 1, ``[M, N]``: one forward pass.
+    """Return the least for the nearest rival for p = 1, ``[M, N]``: one forward pass.
 
     The distance for p = 1 hangs on the slope of one coordinate, which on networks changes on the way. It counts where
     the shortest way to the nearest rival does lead to the boundary; elsewhere the distance for p = 2 says more.

@@ -245,7 +245,7 @@ def _made(options: argparse.Namespace, data: DataSet) -> tuple[nn.Module, bool]:
     if arguments:
         facts, more = {}, {key: value for key, value in {**facts, **more}.items() if key not in arguments}
     try:
-        made, given = call_factory(name, partial(load_factory(name), **arguments), facts, more)
+        made, given = call_factory(name, partial(load_factory(name), **arguments), facts, more, data.shape)
     except (TypeError, AttributeError) as error:
         known = arguments or isinstance(error, AttributeError)
         hint = "" if known else "; pass arguments of its own with --model-args KEY=VALUE,..."

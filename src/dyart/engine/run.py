@@ -246,12 +246,12 @@ def _try_out(model: nn.Module, config: Config, data: DataSet, fabric: Fabric) ->
     """Call the network once before anything is written: its inputs and outputs must be those of the data."""
     inputs, _ = as_tensors(data.train, slice(0, 2), fabric.device)
     name, shape = config.model.name, "x".join(map(str, data.shape))
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise RunError(
+            f"model.name {name} has TorchScript in it, which can be measured, not trained: leave it unscripted"
+        )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise RunError(f"model.name {name} has no parameter to train: let some require gradients")
-    if isinstance(model, torch.jit.ScriptModule):
-        raise RunError(
-            f"model.name {name} is a TorchScript module, which can be measured, not trained: leave it unscripted"
-        )
     with torch.no_grad(), evaluation_mode(model), unchanged(model, fabric.device):
         try:
             logits = logits_of(model(inputs))

@@ -46,7 +46,11 @@ def load_named(name: str, kind: str = "network", form: str = "package.module:fac
 
 
 def call_factory(
-    name: str, factory: Callable[..., object], always: Mapping[str, object], options: Mapping[str, object]
+    name: str,
+    factory: Callable[..., object],
+    always: Mapping[str, object],
+    options: Mapping[str, object],
+    shape: tuple[int, ...],
 ) -> tuple[nn.Module, set[str]]:
     """Return the factory's network and the names of the arguments that it was given.
 
@@ -55,25 +59,33 @@ def call_factory(
         factory: from ``load_factory``.
         always: arguments passed if the factory's signature has them by name or by ``**kwargs``.
         options: arguments passed only if it has them by name.
+        shape: of one example, which shows lazy layers their sizes.
     """
     given = _accepted(name, factory, always, options)
     with _working_directory_importable():
         network = factory(**given)
     if not isinstance(network, nn.Module):
         raise TypeError(f"{name!r} must return a torch.nn.Module, it returned {type(network).__name__}")
-    shape = always.get("shape")
-    if isinstance(shape, tuple) and any(map(is_lazy, chain(network.parameters(), network.buffers()))):
+    if _lazy(network):
         _complete(name, network, shape)
     return network, set(given)
 
 
 def _complete(name: str, network: nn.Module, shape: tuple[int, ...]) -> None:
-    """Give lazy layers their sizes, and first weights, by one example: stored weights have places then."""
+    """Give lazy layers their sizes, and first weights, by two examples: stored weights have places then."""
+    device = next(chain(network.parameters(), network.buffers())).device
     try:
         with torch.no_grad(), evaluation_mode(network):
-            network(torch.zeros(1, *shape))
+            network(torch.zeros(2, *shape, device=device))
     except Exception as error:
-        raise TypeError(f"{name!r} has lazy layers, and fails on an example of shape {shape}: {error}") from error
+        raise TypeError(f"{name!r} has lazy layers, and fails on examples of shape {shape}: {error}") from error
+    if left := _lazy(network):
+        raise TypeError(f"{name!r} has lazy layers that a forward pass in eval mode does not reach: {', '.join(left)}")
+
+
+def _lazy(network: nn.Module) -> list[str]:
+    """Return the names of what has no size yet."""
+    return [name for name, tensor in chain(network.named_parameters(), network.named_buffers()) if is_lazy(tensor)]
 
 
 def _imported(name: str, kind: str, form: str) -> object:

@@ -164,7 +164,7 @@ def _own(
     with _seeded(seed):
         factory = load_factory(name)
     with _seeded(seed):  # anew: the first import of a module may draw numbers, which the second does not
-        model, done = call_factory(name, factory, {"classes": classes, "shape": shape}, options)
+        model, done = call_factory(name, factory, {"classes": classes, "shape": shape}, options, shape)
     if activation is not None and "activation" not in done:
         raise ValueError(f"activation={activation!r} was asked for, but {name!r} takes no argument `activation`")
     if bn_momentum is not None and "bn_momentum" not in done:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
 from dyart.boundary.solvers.fast import Pace, Walk, move, pace_of, set_out
@@ -50,13 +50,13 @@ def race(problem: Problem, entrants: Sequence[Entrant], steps: int, laps: Sequen
         tick: called after every step.
     """
     at = int(entrants[0].known is not None)
-    pace = pace_of(steps + at - sum((lap.runners - 1) * lap.steps for lap in laps), problem.norm)
+    pace = pace_of(problem, steps + at - sum((lap.runners - 1) * lap.steps for lap in laps))
     walks: Iterable[Walk] = (_set_out(problem, entrant, pace) for entrant in entrants)
     for lap, left in zip(laps, [*(lap.runners for lap in laps[1:]), 1], strict=True):
         ahead: list[Walk] = []
         for walk in walks:
             walked = _walked(problem, walk, range(at, at + lap.steps), pace, tick)
-            ahead = _closest([*ahead, walked], left)  # one by one, so that no more than these lie in memory
+            ahead = _closest([*ahead, walked], left)  # one by one: those that are out need no memory
         walks, at = ahead, at + lap.steps
     (winner,) = walks
     return _walked(problem, winner, range(at, pace.evaluations), pace, tick).best
@@ -83,11 +83,8 @@ def _closest(walks: Sequence[Walk], count: int) -> list[Walk]:
     order = torch.stack([walk.best.distance for walk in walks]).argsort(dim=0, stable=True)
     rows = torch.arange(order.shape[1], device=order.device)
 
-    def of(place: Tensor) -> Walk:
-        def pick(*parts: Any) -> Any:  # noqa: ANN401
-            return torch.stack(parts)[place, rows] if isinstance(parts[0], Tensor) else parts[0]
+    def pick(*parts: Any) -> list[Any]:  # noqa: ANN401
+        return list(torch.stack(parts)[order[:count], rows]) if isinstance(parts[0], Tensor) else [parts[0]] * count
 
-        picked: Walk = tree_map(pick, *walks)
-        return picked
-
-    return [of(place) for place in order[:count]]
+    leaves, form = zip(*map(tree_flatten, walks), strict=True)
+    return [tree_unflatten(part, form[0]) for part in zip(*map(pick, *leaves), strict=True)]
