@@ -102,7 +102,7 @@ def _linearised(values: Tensor, gradients: Tensor, norm: Norm) -> Tensor:
 
 
 def _nearness_l1(problem: Problem, values: Tensor, gradients: Tensor, distance: Tensor) -> Tensor:
-    """Return the least for the nearest rival for p = 1, ``[M, N]``: one forward pass.
+    """Return numbers that are least for the nearest rival for p = 1, ``[M, N]``: one forward pass.
 
     The distance for p = 1 hangs on the slope of one coordinate, which on networks changes on the way. It counts where
     the shortest way to the nearest rival does lead to the boundary; elsewhere the distance for p = 2 says more.

@@ -95,13 +95,12 @@ def closest_boundary_points(
             distance is to a corner between several rivals, it comes out too long, and not ``optimal``, or is not found.
         rivals: how many other classes, likeliest first, are compared at the input for the one to aim at. 1: no
             comparison; the search follows the largest rival from the start.
-        start: where the first search starts. None: at the input (``"l1"``: beside it, by 0.7 % of the box, where
-            rivals are compared, which are compared there). A tensor like ``inputs``: at these points, e.g.
-            the ones found before the last change of the model; the search stays near them and follows the largest
-            rival, no rivals are compared unless further restarts need it (they are the searches without a start, one
-            fewer), and a start across the boundary is never traded for a farther point. ``"random"``: at a random
-            point half as far away as the boundary seems from the input (one more gradient evaluation where no rivals
-            are compared).
+        start: where the first search starts. None: at the input; for ``"l1"``, where rivals are compared, 0.7 % of the
+            box beside it, and they are compared there. A tensor like ``inputs``: at these points, e.g. the ones found
+            before the last change of the model; the search stays near them and follows the largest rival, no rivals
+            are compared unless further restarts need it (they are the searches without a start, one fewer), and a
+            start across the boundary is never traded for a farther point. ``"random"``: at a random point half as far
+            away as the boundary seems from the input (one more gradient evaluation where no rivals are compared).
         divide: does the batches' searches, pieces of work without arguments, and returns their results in order: e.g.
             ``dyart.data.ranks.team_here().do``, for several processes that each call this alike. None: one after the
             other, here.
