@@ -278,7 +278,7 @@ def earlier(out: Path, name: str, settings: dict[str, Any]) -> Earlier:
     if before["settings"] != settings:
         raise SystemExit(f"--merge: {table} was measured with {before['settings']}, this call with {settings}")
     with np.load(arrays) as stored:
-        return Earlier(before["records"], {name: torch.from_numpy(stored[name]) for name in stored})
+        return Earlier(before["records"], {search: torch.from_numpy(stored[search]) for search in stored})
 
 
 def store(distances: dict[str, Tensor], path: Path) -> None:

@@ -11,6 +11,7 @@ from dyart.boundary.margins import rivals_by_logit
 from dyart.boundary.problem import Problem
 from dyart.boundary.projections import project_onto_hyperplane, shrink_onto_hyperplane
 from dyart.boundary.restarts import nearest_rivals
+from dyart.boundary.solvers.fast import COLD, COLD_L1_MANY, MANY, pace_of
 from dyart.boundary.validation import as_bounds
 
 DOUBLE = torch.float64
@@ -109,6 +110,17 @@ def test_the_slopes_of_all_coordinates_that_moved_are_equal(bounds):
     assert int((moved.sum(dim=1) > 1).sum()) >= 8
     share = (slope / level)[moved & inner]
     assert float(share.quantile(0.1)) > 0.95
+
+
+@pytest.mark.parametrize(("features", "schedule"), [(MANY - 1, COLD), (MANY, COLD_L1_MANY)])
+def test_a_search_in_many_coordinates_looks_farther_and_is_as_exact(features, schedule):
+    model, x = linear_model(4, features, seed=1), uniform((8, features), 2)
+    problem = Problem(model, x, model(x).argmax(dim=1), "l1", "exact", 5.0, *as_bounds(None, x))
+    assert pace_of(problem, 40).cold.threshold == schedule.threshold
+    found = dyart.closest_boundary_points(model, x, norm="l1", bounds=None, tol=1e-4)
+    others = rivals_by_logit(model(x).detach(), problem.labels)
+    values, gradients, _ = problem.linearise(problem.origin, others)
+    torch.testing.assert_close(found.margin, (values / gradients.abs().amax(dim=2)).amin(dim=0), rtol=1e-3, atol=0)
 
 
 class Saturating(nn.Module):
