@@ -203,10 +203,11 @@ def attacked(
 
 
 def wanted(options: argparse.Namespace) -> list[tuple[str, str, list[str]]]:
-    """Return checkpoint, attack and radii of every evaluation."""
+    """Return checkpoint, attack and radii of every evaluation; what takes longest comes last."""
     all_radii = options.radii.split(",")
-    best = [("best", attack, all_radii) for attack in options.attacks]
-    return best + ([("last", "apgd", [options.last])] if options.last else [])
+    both = [("best", attack, all_radii) for attack in options.attacks]
+    both += [("last", "apgd", [options.last])] if options.last else []
+    return sorted(both, key=lambda one: one[1] == "autoattack")
 
 
 def same_weights(record: dict[str, Any], checkpoint: str, attack: str, radii: list[str]) -> dict[str, Any] | None:
@@ -239,7 +240,7 @@ def attack_stage(config: Config, record: dict[str, Any], options: argparse.Names
             continue
         model = network(config, data, weights_file(options.weights, options.name, checkpoint), device)
         settings: dict[str, Any] = {"norm": config.eval.norm, "images": options.images, "batch": options.batch}
-        folder = Path(config.out) / f"attack-{checkpoint}-{attack}"
+        folder = Path(config.out) / f"attack-{checkpoint}"  # one: apgd is the beginning of autoattack
         found = {"checkpoint": checkpoint} | attacked(model, data, radii, attack, device, folder=folder, **settings)
         record = with_evaluation(record, found)
         write(path, record)

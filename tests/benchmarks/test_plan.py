@@ -106,10 +106,10 @@ def test_a_plan_that_cannot_be_meant_is_refused(more, words, tmp_path):
 
 def test_what_is_missing_of_a_run():
     run = next(run for run in RUNS if "autoattack" in run.attacks)
-    assert plan.missing(run, None) == ["train", "apgd", "autoattack", "last"]
-    assert plan.missing(run, record(run)) == ["apgd", "autoattack", "last"]
+    assert plan.missing(run, None) == ["train", "apgd", "last", "autoattack"]
+    assert plan.missing(run, record(run)) == ["apgd", "last", "autoattack"]
     best, last = evaluation([80, 70, 60, 50, 30, 10]), evaluation([80, 70], checkpoint="last")
-    assert plan.missing(run, record(run, best)) == ["autoattack", "last"]
+    assert plan.missing(run, record(run, best)) == ["last", "autoattack"]
     assert plan.missing(run, record(run, best, last, best | {"tier": "autoattack"})) == []
     assert plan.missing(run, {"name": run.name, "failed": {"stage": "train", "error": "x"}}) == []
     assert plan.missing(run, {"name": run.name})[0] == "train"

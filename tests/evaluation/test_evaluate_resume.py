@@ -15,7 +15,7 @@ import torch
 from evaluate_cases import Mlp, examples, short
 
 import dyart
-from dyart.evaluation.journal import FILE, FINISHED, Journal, JournalError
+from dyart.evaluation.journal import FILE, FINISHED, GOES_ON, Journal, JournalError
 
 evaluate_module = importlib.import_module("dyart.evaluation.evaluate")  # not the function of the same name
 RADII = [0.02, 0.05, 0.1]
@@ -162,6 +162,45 @@ def test_a_finished_one_of_something_else_is_replaced(tmp_path):
     other = evaluated(tmp_path, attack="pgd", seed=1)
     assert lines(tmp_path)[0]["seed"] == 1
     same(other, evaluated(None, attack="pgd", seed=1))
+
+
+def test_autoattack_goes_on_where_a_finished_apgd_ends(tmp_path):
+    whole = evaluated(attack="autoattack")
+    first = evaluated(tmp_path)
+    spent = sum(cost["forward"] for cost in first.costs.values())
+    model = Mlp()
+    same(whole, evaluated(tmp_path, model, attack="autoattack"))
+    every = sum(cost["forward"] for cost in whole.costs.values())
+    assert 0 < model.forwards <= every - spent + 8, "FAB-T, and a look at what the model does"
+    written = lines(tmp_path)
+    assert [line["attack"] for line in written if "radii" in line] == ["apgd"]
+    assert [line[GOES_ON]["attack"] for line in written if GOES_ON in line] == ["autoattack"]
+
+    # Killed right after it began to go on, or later: nothing is done twice.
+    path, place = tmp_path / FILE, next(place for place, line in enumerate(written) if GOES_ON in line)
+    kept = path.read_bytes().splitlines(keepends=True)
+    for length in (place + 1, place + 2):
+        path.write_bytes(b"".join(kept[:length]))
+        same(whole, evaluated(tmp_path, attack="autoattack"))
+    # A finished one of AutoAttack is no beginning of anything: apgd begins anew.
+    same(first, evaluated(tmp_path))
+    assert lines(tmp_path)[0]["attack"] == "apgd"
+    assert not any(GOES_ON in line for line in lines(tmp_path))
+
+
+@pytest.mark.parametrize("options", [{"seed": 1}, {"strict": True}, {"radii": [0.02, 0.05]}])
+def test_autoattack_with_other_settings_begins_anew(tmp_path, options):
+    evaluated(tmp_path)
+    same(evaluated(attack="autoattack", **options), evaluated(tmp_path, attack="autoattack", **options))
+    assert lines(tmp_path)[0]["attack"] == "autoattack"
+
+
+def test_an_unfinished_apgd_is_no_beginning(tmp_path):
+    evaluated(tmp_path)
+    path = tmp_path / FILE
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(JournalError, match=r"attack 'apgd' \(now 'autoattack'\)"):
+        evaluated(tmp_path, attack="autoattack")
 
 
 def test_a_finished_one_keeps_the_versions_that_it_was_made_with(tmp_path, monkeypatch):

@@ -29,7 +29,7 @@ from dyart.evaluation.records import versions, write_records
 from dyart.evaluation.result import Evaluation
 from dyart.evaluation.runner import Runner
 from dyart.evaluation.settings import Settings, check_box, extent_of, named_radii
-from dyart.evaluation.tiers import PGD, Attack, Tier, tier_of
+from dyart.evaluation.tiers import PGD, Attack, Tier, beginnings, tier_of
 from dyart.evaluation.verdicts import MARGINS, MOST, rounding, slack
 from dyart.evaluation.views import Count, Precision, View, attack_view, room_of
 from dyart.recipes.config import Switch
@@ -115,7 +115,8 @@ def evaluate(
         files: the file of each of ``inputs``, for a column ``file`` of ``per_example.csv``.
         folder: keeps a journal there, so that an evaluation that was killed goes on where it was when it is called
             again, and writes ``evaluation.json``, ``evaluation.npz`` and ``per_example.csv`` at the end. A finished
-            evaluation of something else that lies there is replaced.
+            one with ``"apgd"`` that lies there, all else being the same, is the beginning of one with ``"autoattack"``,
+            unless that is strict; one of something else is replaced.
         fresh: forget the folder's journal.
         preflight: first check that model and inputs are what attacks need.
         expected_accuracy: the clean accuracy measured before, for the preflight to compare with.
@@ -173,7 +174,8 @@ def evaluate(
         stack.enter_context(unchanged(model, examples.device))
         plain, view, slower = _views(model, examples, settings, tier, precision, compile)
         notes += slower
-        journal = open_journal(team, target, lambda: _about(model, plain, view, examples, settings), fresh)
+        weaker = [] if settings.strict else [{"attack": name} for name in beginnings(attack)]
+        journal = open_journal(team, target, lambda: _about(model, plain, view, examples, settings), fresh, weaker)
         stack.callback(journal.close)
         names = ([MARGINS] if tier.search else []) + ([PGD] if tier.probe else []) + list(tier.battery)
         width, coarse = _slack(settings, examples)

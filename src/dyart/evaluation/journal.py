@@ -4,12 +4,14 @@ One line of JSON per batch, appended and flushed to the disk. The first line say
 fingerprints of model and data. A line that a kill cut short is dropped; that batch is done again.
 
 An evaluation is a fixed sequence of batches, each a function of the results before it. To resume is to walk through the
-sequence again and to take from the journal what is there. One process at a time: the file is locked while it is open.
+sequence again and to take from the journal what is there. A finished evaluation that is the beginning of another one is
+gone on with, too: a line says what it is about from there on. One process at a time: the file is locked while it is
+open.
 """
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,6 +21,7 @@ from dyart.data.ranks import Team
 
 FILE = "evaluation.journal.jsonl"
 FINISHED = {"finished": True}
+GOES_ON = "goes_on_about"
 # Of what a journal is about: the model's outputs on a few examples. They may differ by rounding.
 OUTPUTS, SAME = "outputs", 1e-3
 # Of the packages: what is finished stays finished, and says by which it was made.
@@ -39,13 +42,21 @@ class Journal:
         folder: where the file lies; None: nothing is written.
         about: what is evaluated, as JSON values: a journal is gone on with only if it is about the same.
         fresh: forget what is there.
+        beginnings: entries of ``about`` with which a finished evaluation is the beginning of this one, and is gone on
+            with.
 
     Raises:
         JournalError: an unfinished evaluation of something else is there (a finished one is replaced), or another
             process is at work there.
     """
 
-    def __init__(self, folder: Path | None, about: Mapping[str, Any], fresh: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        about: Mapping[str, Any],
+        fresh: bool = False,
+        beginnings: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         """Read what is there, or begin anew."""
         self.path = None if folder is None else folder / FILE
         self.done: list[Record] = []
@@ -61,20 +72,25 @@ class Journal:
             _lock(self.file, self.path)
             lines = [] if fresh else _complete_lines(self.path)
             finished = bool(lines) and lines[-1] == FINISHED
-            unknown = bool(lines) and VERSIONS not in lines[0]
-            if lines and not _same(lines[0], what, (OUTPUTS, VERSIONS) if finished or unknown else (OUTPUTS,)):
+            there = _about(lines)
+            begun = finished and any(_same(there, {**what, **other}, (OUTPUTS,)) for other in beginnings)
+            unknown = bool(lines) and VERSIONS not in there
+            apart = (OUTPUTS, VERSIONS) if finished or unknown else (OUTPUTS,)
+            if lines and not begun and not _same(there, what, apart):
                 if not finished:
-                    raise JournalError(_difference(self.path, lines[0], what))
+                    raise JournalError(_difference(self.path, there, what))
                 lines = []
             self.file.truncate(_length(self.path) if lines else 0)
             if not lines:
                 self._append(what)
+            elif begun:
+                self._append({GOES_ON: what})
         except BaseException:
             self.file.close()
             raise
-        self.finished = bool(lines) and finished
-        self.about = lines[0] if lines else what
-        self.done = [line for line in lines[1:] if line != FINISHED]
+        self.finished = bool(lines) and finished and not begun
+        self.about = there if lines and not begun else what
+        self.done = [line for line in lines[1:] if line != FINISHED and GOES_ON not in line]
         self.resumed = len(self.done)
 
     def step(self, key: Mapping[str, Any], work: Callable[[], Record]) -> Record:
@@ -117,7 +133,13 @@ class Journal:
         os.fsync(self.file.fileno())
 
 
-def open_journal(team: Team, folder: Path | None, about: Callable[[], Mapping[str, Any]], fresh: bool) -> Journal:
+def open_journal(
+    team: Team,
+    folder: Path | None,
+    about: Callable[[], Mapping[str, Any]],
+    fresh: bool,
+    beginnings: Sequence[Mapping[str, Any]] = (),
+) -> Journal:
     """Return the journal of processes that evaluate together: the first has the file, all know what is in it.
 
     Raises:
@@ -127,7 +149,7 @@ def open_journal(team: Team, folder: Path | None, about: Callable[[], Mapping[st
 
     def opened() -> list[Record]:
         nonlocal journal
-        journal = Journal(folder, {} if folder is None else about(), fresh)
+        journal = Journal(folder, {} if folder is None else about(), fresh, beginnings)
         return journal.done
 
     (done,) = team.do([opened])
@@ -158,6 +180,11 @@ def _same(old: Record, new: Record, apart: tuple[str, ...]) -> bool:
     if one.shape != other.shape or {**old, **left_out} != {**new, **left_out}:
         return False
     return bool(np.allclose(one, other, rtol=0, atol=SAME * float(np.abs(one).max(initial=0))))
+
+
+def _about(lines: Sequence[Record]) -> Record:
+    """Return what the last steps of a journal are about."""
+    return next((line[GOES_ON] for line in reversed(lines) if GOES_ON in line), lines[0] if lines else {})
 
 
 def _complete_lines(path: Path) -> list[Record]:

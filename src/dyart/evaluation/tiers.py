@@ -77,6 +77,17 @@ def tier_of(attack: str, norm: Norm, bounds: Bounds, shape: tuple[int, ...]) -> 
     return Tier(tier.search, tier.probe and norm in ATTACK_NORMS, battery, tier.walks_up), notes
 
 
+def beginnings(attack: str) -> list[str]:
+    """Return the tiers whose evaluation, going down, is batch by batch the beginning of that of another tier."""
+    tier = TIERS[attack]  # type: ignore[index]
+
+    def begins(other: Tier) -> bool:
+        first = tier.battery[: len(other.battery)]
+        return other != tier and (other.search, other.probe, other.battery) == (tier.search, tier.probe, first)
+
+    return [name for name, other in TIERS.items() if other.battery and begins(other)]
+
+
 def plain_box(bounds: Bounds) -> tuple[float, float]:
     """Return a box that is the same for all features, as AutoAttack needs it.
 
