@@ -311,18 +311,19 @@ def _verdict(found: Difference, expected: int) -> str:
 
 
 def overview() -> str:
-    """Return, per group, how many runs are there, failed and missing, and the time they took."""
+    """Return, per group, how many runs are done, done in part, failed and missing, and the time they took."""
     lines = []
     for group in groups().values():
         records = {run.name: record_of(run, RESULTS) for run in group.runs}
         there = [record for record in records.values() if record is not None]
         failed = sum("failed" in record for record in there)
-        left = sum(bool(missing(run, records[run.name])) for run in group.runs)
+        left = len(group.runs) - len(there)
+        parts = sum(bool(missing(run, records[run.name])) for run in group.runs) - left
         spent = sum(record.get("wall_seconds", 0.0) for record in there)
         spent += sum(one.get("wall_seconds", 0.0) for record in there for one in record.get("evaluations", []))
-        done = len(group.runs) - left - failed
-        lines.append([group.title, *map(str, (len(group.runs), done, failed, left)), f"{spent / 60:.0f}"])
-    return grid(["", "runs planned", "done", "failed", "missing", "minutes"], lines)
+        done = len(there) - parts - failed
+        lines.append([group.title, *map(str, (len(group.runs), done, parts, failed, left)), f"{spent / 60:.0f}"])
+    return grid(["", "runs planned", "done", "in part", "failed", "missing", "minutes"], lines)
 
 
 def earlier() -> str:

@@ -1,5 +1,6 @@
 """The published trainings: what is run, under which names, and about how long it takes."""
 
+from dataclasses import asdict
 from fractions import Fraction
 
 import pytest
@@ -7,7 +8,7 @@ from bench_cases import evaluation, module, record
 
 from dyart.recipes import resolve
 
-plan = module("plan")
+plan, train_and_attack = module("plan"), module("train_and_attack")
 GROUPS = plan.load_plan()
 RUNS = [run for group in GROUPS for run in group.runs]
 
@@ -137,3 +138,23 @@ def test_seconds_come_from_runs_of_the_same_kind_where_there_are_any():
     long, base = runs["sensitivity-steps-20-seed0"], runs["sensitivity-base-seed0"]
     assert plan.seconds(long, ["train"]) > plan.seconds(base, ["train"])
     assert plan.seconds(runs["cifar10-resnet18-gn-at-seed0"], ["train"]) > plan.seconds(at, ["train"])
+
+
+def flat(tree, head=""):
+    pairs = [(f"{head}{key}", value) for key, value in tree.items()]
+    return {
+        name: entry
+        for key, value in pairs
+        for name, entry in (flat(value, f"{key}.") if isinstance(value, dict) else {key: value}).items()
+    }
+
+
+@pytest.mark.parametrize(
+    "run", [run for run in RUNS if "settings" in (plan.record_of(run) or {})], ids=lambda r: r.name
+)
+def test_a_published_record_was_made_with_the_settings_of_the_plan(run):
+    """A recipe that changes leaves its old records behind: they are given their own settings, or another name."""
+    recipe, *given = plan.words(run)
+    planned, found = flat(train_and_attack.plain(asdict(resolve(recipe, given)))), flat(plan.record_of(run)["settings"])
+    words = {"note", "recipe"} | ({"data.limit"} if run.judge else set())  # without the images that are left out
+    assert {key: value for key, value in found.items() if key not in words and planned[key] != value} == {}

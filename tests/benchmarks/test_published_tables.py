@@ -142,7 +142,7 @@ def test_failures_are_listed_and_not_missing(results):
     words = tables.conditions(BN)
     assert f"Failed: {BN}-mma-seed0 (train: step 7 is not finite)." in words
     assert "MMA" not in words.partition("Missing")[2]
-    assert row(tables.overview(), "CIFAR-10, ResNet-18 with BatchNorm")[1:5] == ["18", "0", "1", "17"]
+    assert row(tables.overview(), "CIFAR-10, ResNet-18 with BatchNorm")[1:6] == ["18", "0", "0", "1", "17"]
 
 
 def test_an_axis_has_the_base_and_the_hold_out(results):
@@ -200,7 +200,7 @@ def test_trials_are_compared_with_the_first_image_by_image(results):
     base, more, missing = (row(table, label) for label in ("DyART", "lam 900", "alpha 0"))
     assert base[1:8] == ["`cifar10-resnet18-dyart`", "80.00", "70.00", "60.00", "48.00", "30.00", "10.00"]
     assert base[8] == ""
-    assert more[1] == "`method.lam 900`"
+    assert more[1] == "`method.lam 900`, `optim.weight_decay 0.0005`"
     assert more[8].startswith("+2.0")
     assert missing[2] == "not run yet"
     words, runs = trials.conditions("trials"), tables.groups()["trials"].runs

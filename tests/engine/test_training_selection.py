@@ -38,6 +38,14 @@ def test_best(method, measured, best):
     assert training.best_epoch == best[-1]
 
 
+@pytest.mark.parametrize("method", ["at", "natural"])
+def test_best_by_the_mean_of_both(method):
+    measured = [(0.5, 0.3), (0.9, 0.2), (0.1, 0.4), (0.8, 0.3), (0.7, 0.39)]
+    training = scripted(make_config(method=method, train_epochs=5, eval_select="mean"), measured).run()
+    # Means 0.4, 0.55, 0.25, 0.55, 0.545; of equal ones the more robust.
+    assert best_epochs(training) == [1, 2, 4]
+
+
 def test_the_burn_in_is_never_best():
     config = make_config(method="at", train_burn_in=2, train_epochs=2)
     training = scripted(config, [(0.9, 0.9), (0.9, 0.9), (0.2, 0.1), (0.1, 0.05)]).run()

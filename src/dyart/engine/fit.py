@@ -279,7 +279,7 @@ class Training:
         if measuring and len(self.data.holdout):
             measured = self.validation()
             record |= {f"val_{name}": value for name, value in measured.items()}
-            rank = phase.method.rank(measured["clean"], measured["robust"])
+            rank = self._rank(phase.method, measured["clean"], measured["robust"])
             better = phase.name == "train" and rank > self.best
             if better:
                 self.best, self.best_epoch = rank, done
@@ -292,6 +292,9 @@ class Training:
         self._record(record)
         if self.folder is not None and (better or last or done % self.config.train.checkpoint_every == 0):
             self._save(f"epoch-{done:04d}", better, record)
+
+    def _rank(self, method: Method[Any], clean: float, robust: float) -> tuple[float, float]:
+        return method.rank(clean, robust) if self.config.eval.select == "method" else ((clean + robust) / 2, robust)
 
     def _patience_lost(self) -> bool:
         patience = self.config.train.early_stop

@@ -15,7 +15,7 @@ STAY = ("seed", "data.", "model.", "method.name", "train.batch_size", "train.bur
 # Of these, some are about the machine alone.
 MOVABLE = {"data.root", "data.residency"}
 # By these, epochs are compared.
-JUDGED = ("eval.radius", "eval.steps", "eval.norm")
+JUDGED = ("eval.radius", "eval.steps", "eval.norm", "eval.select")
 
 Changes = Mapping[str, tuple[Any, Any]]
 

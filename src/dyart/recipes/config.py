@@ -19,6 +19,7 @@ Switch = Literal["auto", "on", "off"]
 Strategy = Literal["ddp", "fsdp"]
 Logger = Literal["csv", "tensorboard", "wandb", "mlflow"]
 Attack = Literal["pgd", "margins", "none"]
+Select = Literal["method", "mean"]
 Probe = Literal["train", "holdout", "batch"]
 
 # What fits into a float32, in which torch computes.
@@ -221,6 +222,9 @@ class Eval:
         steps: of that attack.
         norm: of radius and radii: that of the method, if it has one.
         every: epochs between two validations.
+        select: the best epoch has the highest robust accuracy on the hold-out (natural training: clean accuracy), as
+            the method says; or the highest mean of both, which is less a matter of chance with few images, and does not
+            give up much of one for a little of the other.
         train_examples: measure clean and robust accuracy on so many of the training images, too, at every validation
             and as it does; 0: none; None: as many as are held out, where the training is watched (monitor.every), else
             none. So many more cost as much as the validation itself.
@@ -233,6 +237,7 @@ class Eval:
     steps: int = 20
     norm: AttackNorm = "linf"
     every: int = 1
+    select: Select = "method"
     train_examples: int | None = None
     radii: list[float] = field(default_factory=lambda: [2 / 255, 4 / 255, 8 / 255, 12 / 255, 16 / 255])
     attack: Attack = "pgd"
