@@ -7,9 +7,12 @@ from torch import nn
 
 import dyart
 from dyart.boundary import multistart
+from dyart.boundary.norms import dual_norm
 from dyart.boundary.problem import Problem
+from dyart.boundary.restarts import nearest_rivals
 from dyart.boundary.solvers.fast import move, pace_of, set_out
 from dyart.boundary.solvers.race import Entrant, Lap, race
+from dyart.boundary.validation import as_bounds
 
 
 def relu_network(features, classes, width=64):
@@ -174,3 +177,19 @@ def test_from_outside_all_steps_are_one_search():
     model.forward_sizes.clear()
     found = dyart.closest_boundary_points(model, inputs, labels, steps=50, signed=True, bounds=None)
     assert found.cost == (1 + 1 + 50 + 1, 5 + 50 + 1)
+
+
+@pytest.mark.parametrize(("norm", "by_distance"), [("linf", 8), ("l2", 2), ("l1", 1)])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_nearest_rivals_come_first_then_the_likeliest(norm, by_distance, seed):
+    model, x = linear_model(9, 6, seed=seed), uniform((1, 6), seed)
+    logits = model(x).detach()
+    labels = logits.argmax(dim=1)
+    problem = Problem(model, x, labels, norm, "exact", 5.0, *as_bounds(None, x))
+    likeliest = logits[0].argsort(descending=True)[1:].tolist()
+    weight = model.weight.detach()
+    slopes = {rival: float(dual_norm((weight[labels[0]] - weight[rival])[None], norm)) for rival in likeliest}
+    nearest = sorted(likeliest, key=lambda rival: float(logits[0, labels[0]] - logits[0, rival]) / slopes[rival])
+    first = nearest[:by_distance]
+    seen = nearest_rivals(problem, logits, 9).classes[0].tolist()
+    assert seen == first + [rival for rival in likeliest if rival not in first]

@@ -135,14 +135,6 @@ def test_a_steep_feature_that_saturates_does_not_make_a_rival_the_nearest():
     assert _order(Saturating(), torch.tensor([[0.5, 0.2, 0.2, 0.2, 0.2]])) == ([1, 2], [2, 1])
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_where_the_function_is_straight_the_nearest_rival_is_first_and_the_others_come_by_their_logits(seed):
-    model, x = linear_model(4, 5, seed=seed), uniform((1, 5), seed)
-    seen, by_slope = _order(model, x)
-    likeliest = model(x)[0].argsort(descending=True)[1:].tolist()
-    assert seen == [by_slope[0], *(rival for rival in likeliest if rival != by_slope[0])]
-
-
 def _order(model, x):
     """Return the rivals as a search takes them, and by the distances to their hyperplanes at the input."""
     logits = model(x).detach()

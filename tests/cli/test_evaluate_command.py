@@ -117,6 +117,21 @@ def test_the_same_command_has_one_record_and_another_one_of_its_own(capsys, tmp_
     assert radii == {name: ["0.01"], f"{name}-pgd": ["0.02"], f"{name}-pgd-2": ["0.03"]}
 
 
+def test_a_more_thorough_attack_on_the_same_examples_goes_on_in_their_folder(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save(build("mlp", 3, (2,), seed=0).state_dict(), "w.pt")
+    words = ["evaluate", "--model", "mlp", "--weights", "w.pt", "--data", "three-blobs", "--device", "cpu"]
+    words += ["--radii", "0.02", "--count", 20]
+    folder = tmp_path / "evaluation-w-20"
+    for attack in ("apgd", "autoattack"):
+        assert run(capsys, *words, "--attack", attack)[0] == 0
+        assert json.loads((folder / "evaluation.json").read_text())["tier"] == attack
+    steps = [json.loads(line).get("attack") for line in (folder / "evaluation.journal.jsonl").read_text().splitlines()]
+    assert steps.count("apgd-t") == steps.count("margins") == steps.count("fab-t") == 1
+    assert run(capsys, *words, "--attack", "apgd")[0] == 0
+    assert {place.name for place in tmp_path.glob("evaluation*")} == {folder.name, f"{folder.name}-apgd"}
+
+
 def test_a_folder_that_is_named_keeps_another_evaluation_too(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save(build("mlp", 3, (2,), seed=0).state_dict(), "w.pt")

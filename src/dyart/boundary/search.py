@@ -81,7 +81,7 @@ def closest_boundary_points(
             next at the second nearest, and so on; when all ``rivals`` have had their turn, they start at random.
             A fast search of 18 steps (``"l1"``: 22) and more is a race: some steps towards each of the nearest rivals,
             2 and later up to 6, the rest towards the one that came closest; ``"apgd"`` divides its steps among them.
-            (For ``"l1"`` the nearest comes first, then the likeliest.)
+            (For ``"l2"`` the two nearest come first, for ``"l1"`` the nearest one; then the likeliest.)
         bounds: ``(low, high)``, numbers or tensors that broadcast to one example; None: no bounds.
         solver: ``"fast"``; ``"apgd"``, Auto-PGD with a search for the radius, a second opinion at the same cost
             (``"linf"`` and ``"l2"``); or ``"fab"``, the classic search that linearises against every rival at every

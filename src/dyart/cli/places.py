@@ -47,7 +47,9 @@ def evaluation_folder(
     beside = (run or Path()) / "-".join(["evaluation", *words, options.attack])
     for place in _numbered(base, beside):
         stored = _read(place / EVALUATION)
-        if stored is None or stored.get("asked") == asked or (place == run and _outdone(stored, asked)):
+        if stored is None or stored.get("asked") == asked or _makes_room(stored, asked):
+            break
+        if place == run and _outdone(stored, asked):  # of other weights, too: a run has one best epoch
             break
     stays = f"{base / EVALUATION} is of another evaluation, and stays as it is (--fresh would replace it)"
     return place, "" if place == base else stays
@@ -68,8 +70,7 @@ def check_free(folder: Path, asked: Record) -> None:
     stored = _read(folder / EVALUATION)
     if stored is None or stored.get("asked") == asked:
         return
-    same = (stored.get("asked") or {}).get("network") == asked["network"]
-    if not (same and asked["examples"] >= stored.get("images", 0) and _outdone(stored, asked)):
+    if not _makes_room(stored, asked):
         raise ValueError(
             f"{folder / EVALUATION} is of another evaluation: choose another --out, or --fresh to replace it"
         )
@@ -142,6 +143,12 @@ def _numbered(first: Path, second: Path) -> Iterator[Path]:
     for number in count(2):
         name = second.name.removesuffix(".csv")
         yield second.with_name(f"{name}-{number}{second.name.removeprefix(name)}")
+
+
+def _makes_room(stored: Record, asked: Record) -> bool:
+    """Say whether a record of the same network makes room for one of as many examples at least."""
+    same = (stored.get("asked") or {}).get("network") == asked["network"]
+    return same and asked["examples"] >= stored.get("images", 0) and _outdone(stored, asked)
 
 
 def _outdone(stored: Record, asked: Record) -> bool:
