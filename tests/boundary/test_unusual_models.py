@@ -30,11 +30,12 @@ def test_the_speed_is_that_of_the_margin_however_wide_the_box_is(norm, upper):
 
     found = moved(0.0)
     speed = dyart.boundary_speed(net, found, step)
-    ahead, back = moved(1e-4).margin, moved(-2e-4).margin
-    rows = found.alignment > 0.99999
+    ahead, back = moved(1e-4), moved(-2e-4)
+    # Of two rivals at much the same distance, a search may find the one before and the other after the step.
+    rows = (found.alignment > 0.99999) & (ahead.rival == found.rival) & (back.rival == found.rival)
     assert rows.sum() >= 15
     assert not found.free.all(), "some are at the side of the box"
-    torch.testing.assert_close(speed[rows], ((ahead - back) / 2e-4)[rows], rtol=0.02, atol=0.02)
+    torch.testing.assert_close(speed[rows], ((ahead.margin - back.margin) / 2e-4)[rows], rtol=0.02, atol=0.02)
 
 
 class Locked(nn.LSTM):

@@ -12,9 +12,9 @@ from dyart.boundary.problem import Evaluation, Problem
 
 # Share of the margin function that may be left where a straight way to the boundary ends.
 LEFT = 0.1
-# So many rivals come first by their distance, the next by their logits, which find the right ones as often. Found with
-# the laps of races (multistart.py).
-BY_DISTANCE: dict[Norm, int | None] = {"linf": None, "l2": 2, "l1": 1}
+# So many rivals come first by their distance, the next by their logits, which find the right ones more often from there
+# on. Found with the laps of races (multistart.py).
+BY_DISTANCE: dict[Norm, int] = {"linf": 2, "l2": 2, "l1": 1}
 # For p = 1 a search begins this far beside the input in every coordinate, in widths of the box: what the gradient at
 # the input itself shows of single coordinates changes on the first step. Found with the schedule for p = 1.
 BESIDE = 0.007
@@ -40,7 +40,7 @@ class Rivals(NamedTuple):
 def nearest_rivals(problem: Problem, logits: Tensor, most: int) -> Rivals:
     """Return the ``most`` likeliest other classes; two, as they are, if most is 1.
 
-    The nearest by linearised distance come first: two for p = 2, one for p = 1, all of them for p = inf.
+    The two nearest by linearised distance come first, for p = 1 one.
 
     Cost: one forward and M backward passes, M = min(most, K - 1), and for p = 1 another forward pass; none for M = 1.
 
@@ -59,8 +59,8 @@ def nearest_rivals(problem: Problem, logits: Tensor, most: int) -> Rivals:
     distance = _linearised(margins, gradients, problem.norm)
     nearness = _nearness_l1(problem, margins, gradients, distance) if problem.norm == "l1" else distance
     order = nearness.argsort(dim=0, stable=True)
-    if (count := BY_DISTANCE[problem.norm]) is not None:
-        order = torch.cat([order[:count], order[count:].sort(dim=0).values])
+    first, others = order.split([count := BY_DISTANCE[problem.norm], len(order) - count])
+    order = torch.cat([first, others.sort(dim=0).values])
     gradients = gradients.gather(0, order[:, :, None].expand_as(gradients))
     return Rivals(rivals.gather(1, order.T), start, there, values.gather(0, order), gradients, distance.amin(dim=0))
 

@@ -78,10 +78,10 @@ def closest_boundary_points(
         beta: inverse temperature of the soft boundary.
         steps: gradient evaluations per restart, at least 2.
         restarts: searches per example; the closest point counts. The first aims at the nearest rival class, the
-            next at the second nearest, and so on; when all ``rivals`` have had their turn, they start at random.
-            A fast search of 18 steps (``"l1"``: 22) and more is a race: some steps towards each of the nearest rivals,
-            2 and later up to 6, the rest towards the one that came closest; ``"apgd"`` divides its steps among them.
-            (For ``"l2"`` the two nearest come first, for ``"l1"`` the nearest one; then the likeliest.)
+            next at the second nearest (``"l1"``: the likeliest other), all others at the likeliest that is left; when
+            all ``rivals`` have had their turn, they start at random. A fast search of 18 steps (``"l1"``: 22) and more
+            is a race: a few steps towards each of the first 2 rivals, later up to 6, the rest towards those that came
+            closest, in the end towards one; ``"apgd"`` divides its steps among them.
         bounds: ``(low, high)``, numbers or tensors that broadcast to one example; None: no bounds.
         solver: ``"fast"``; ``"apgd"``, Auto-PGD with a search for the radius, a second opinion at the same cost
             (``"linf"`` and ``"l2"``); or ``"fab"``, the classic search that linearises against every rival at every
