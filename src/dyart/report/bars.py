@@ -105,7 +105,7 @@ def _draw(
                     textcoords="offset points", fontsize=6, rotation=0 if len(methods) < 3 else 90,
                 )  # fmt: skip
     axis.axhline(0, color=style.BLACK, linewidth=0.6)
-    axis.margins(y=0.12 if len(methods) < 3 else 0.26)  # room for the numbers
+    axis.margins(y=0.12 if len(methods) < 3 else 0.4)  # room for the numbers
     axis.yaxis.set_major_formatter(lambda value, _: f"{abs(100 * value):g}%")
 
 
