@@ -98,8 +98,8 @@ def card(record: Mapping[str, Any], file: Path) -> str:
         f"- {record['epochs']} epochs{burn_in}; batches of {train['batch_size']}, {train['precision']}",
         f"- SGD, rate {optim['lr']}, {optim['schedule']}, warm-up {optim['warmup']:.1%}, momentum {optim['momentum']}, "
         f"decay {optim['weight_decay']}{clip}; weights averaged ({optim['average']})",
-        f"- seed {record['seed']}; recipe `{record['recipe']}`; {record['gpu']}, torch {record['versions']['torch']}; "
-        f"{record['wall_seconds']:.0f} s",
+        f"- seed {record['seed']}; recipe `{record['recipe']}` as it was then; {record['gpu']}, "
+        f"torch {record['versions']['torch']}; {record['wall_seconds']:.0f} s",
         f"- these weights: averaged, epoch {record['best_epoch']}, the best by validation on held-out training images",
         f"- additional images: {settings['data']['auxiliary'] or 'none'}",
         "",

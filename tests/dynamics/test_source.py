@@ -98,6 +98,9 @@ def test_without_a_recipe_lengths_and_norm_are_those_of_the_run(run, radius, at,
     one, other = choose("at", config, {}, radius), choose("dyart", config, {}, radius)
     assert (one.method.radius, one.method.step_size) == pytest.approx(at, rel=1e-5)
     assert other.method.r0 == pytest.approx(r0)
+    assert other.method.lam * r0 == pytest.approx(1000 * 16 / 255, rel=1e-5)
+    assert other.settings["alpha"] * r0 == pytest.approx(3 * 16 / 255, rel=1e-5)
+    assert choose("fat", config, {}, radius).method.omega == pytest.approx(0.001 * at[0] / (8 / 255), rel=1e-5)
     assert one.method.norm == other.method.norm == norm
     words = radius or at[0]
     assert one.origin == other.origin == f"the method's defaults for radius {words}"

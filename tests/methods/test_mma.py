@@ -300,6 +300,9 @@ def test_without_names_every_example_is_new():
     batch = named(labels)
     batch = dataclasses.replace(batch, index=torch.arange(len(X)))
     assert torch.equal(again.crafted(model, batch).points, MMA(HINGE).crafted(model, batch).points)
+    known = again.state_dict()["radii"].clone()
+    again(model, X, labels)
+    assert torch.equal(again.state_dict()["radii"], known)
 
 
 # In the engine

@@ -141,6 +141,12 @@ def test_with_awp_a_batch_counts_once():
     assert 0 < near <= 96
 
 
+def test_more_steps_than_it_would_take_are_refused():
+    assert DyART(steps=20, adaptive_steps=True).steps == 20
+    with pytest.raises(ValueError, match="takes at most 20 steps, got steps=30"):
+        DyART(steps=30, adaptive_steps=True)
+
+
 def test_elsewhere_the_steps_stay():
     method = DyART(steps=8, adaptive_steps=True)
     method.advance(0.5)

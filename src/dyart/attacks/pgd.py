@@ -185,6 +185,6 @@ def _into(points: Tensor, inputs: Tensor, ball: Tensor, norm: Norm, bounds: Boun
     if bounds is None:
         return points
     low, high = bounds
-    if isinstance(low, int | float) and isinstance(high, int | float):
+    if isinstance(low, (int, float)) and isinstance(high, (int, float)):  # torch 2.6 compiles no `int | float`
         return points.clamp(low, high)
     return points.clamp(*as_bounds(bounds, inputs, check=False))

@@ -166,6 +166,7 @@ def _no_tf32() -> Iterator[None]:
     backends: Any = torch.backends
     matmul, cudnn, mkldnn = backends.cuda.matmul, backends.cudnn, backends.mkldnn
     places: list[tuple[Any, str, Any, Any]]
+    precision: str | None = None
     if hasattr(matmul, "fp32_precision"):  # torch 2.9 on: mixing it with the older switches is an error there
         owners = [(matmul, backends), (cudnn.conv, cudnn), (cudnn.rnn, cudnn)]
         owners += [(mkldnn.matmul, mkldnn), (mkldnn.conv, mkldnn)]
@@ -173,6 +174,7 @@ def _no_tf32() -> Iterator[None]:
         before = [(owner, owner.fp32_precision, parent.fp32_precision) for owner, parent in owners]
         places = [(owner, "fp32_precision", "ieee", "none" if own == above else own) for owner, own, above in before]
     else:
+        precision = torch.get_float32_matmul_precision()
         places = [(owner, "allow_tf32", False, owner.allow_tf32) for owner in (matmul, cudnn)]
     try:
         for owner, name, plain, _ in places:
@@ -181,6 +183,8 @@ def _no_tf32() -> Iterator[None]:
     finally:
         for owner, name, _, old in places:
             setattr(owner, name, old)
+        if precision is not None:  # allow_tf32 gives "medium" back as "high"
+            torch.set_float32_matmul_precision(precision)
 
 
 def ordinary(x: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ def closest_boundary_points(
         signed: also search from examples outside their class; their margin is minus the distance to it. Where that
             distance is to a corner between several rivals, it comes out too long, and not ``optimal``, or is not found.
         rivals: how many other classes, likeliest first, are compared at the input for the one to aim at. 1: no
-            comparison; the search follows the largest rival from the start.
+            comparison; the first search follows the largest rival, whichever that is, others aim at the likeliest.
         start: where the first search starts. None: at the input; for ``"l1"``, where rivals are compared, 0.7 % of the
             box beside it, and they are compared there. A tensor like ``inputs``: at these points, e.g. the ones found
             before the last change of the model; the search stays near them and follows the largest rival, no rivals
@@ -255,11 +255,12 @@ def _signed(problem: Problem, best: Best, input_value: Tensor) -> tuple[Tensor, 
     way = best.points - problem.origin
     free = optimality.free_coordinates(way, best.points, best.gradient, orientation, problem.low, problem.high)
     alignment = optimality.alignment(way, best.gradient, orientation, free, problem.norm)
+    found = best.distance.isfinite()  # torch 2.6 cannot compile best.found, a property
     return (
         inside,
-        torch.where(best.found, best.distance * orientation, torch.nan),
-        torch.where(best.found, best.value, input_value),
-        torch.where(best.found, alignment, torch.nan),
+        torch.where(found, best.distance * orientation, torch.nan),
+        torch.where(found, best.value, input_value),
+        torch.where(found, alignment, torch.nan),
     )
 
 

@@ -181,7 +181,7 @@ def as_bounds(bounds: Bounds, inputs: Tensor, check: bool = True) -> tuple[Tenso
 
 
 def _as_tensor(bound: Bound, inputs: Tensor) -> Tensor:
-    if isinstance(bound, int | float):
+    if isinstance(bound, (int, float)):  # torch 2.6 compiles no `int | float`
         return inputs.new_full((), bound)  # filled on the device: nothing is copied, nothing waits
     try:
         return torch.as_tensor(bound).detach().to(inputs)

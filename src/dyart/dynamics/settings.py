@@ -12,7 +12,9 @@ from dyart.recipes.load import check
 DEFAULTS = "the method's defaults"
 # How far a method looks, by the name that it has for it, in training radii; its other lengths go along.
 REACH = {"radius": 1, "r0": 2, "hinge": 4}
-LENGTHS = ("step_size", "least")
+LENGTHS = ("step_size", "least", "omega")
+# Where r0 is the reach: one over a length.
+INVERSES = ("alpha", "lam")
 
 
 class Chosen(NamedTuple):
@@ -35,7 +37,7 @@ def choose(
     network, or for the same data, or its defaults and no clipping. Overrides come on top.
 
     Defaults are those for CIFAR-10 at 8/255: without a recipe, the method's radius (DyART's r0 twice, MMA's hinge four
-    times as much), with its other lengths in proportion, and its norm are those of the run.
+    times as much), with what else has a unit of length in proportion, and its norm are those of the run.
 
     Args:
         name: of the method.
@@ -86,9 +88,11 @@ def _adapted(
     if reach in overrides:
         wanted = Radius(Radius(overrides[reach]) / times)
     found[reach] = wanted if times == 1 else times * wanted
-    for key in LENGTHS:
+    ratio = found[reach] / defaults[reach]
+    scales = dict.fromkeys(LENGTHS, ratio) | (dict.fromkeys(INVERSES, 1 / ratio) if reach == "r0" else {})
+    for key, scale in scales.items():
         if isinstance(defaults.get(key), float):  # rounded: 0.025, and not 0.025000000000000005
-            found[key] = float(f"{defaults[key] * found[reach] / defaults[reach]:.6g}")
+            found[key] = float(f"{defaults[key] * scale:.6g}")
     return found, "" if reach in overrides else f" for radius {wanted}"
 
 

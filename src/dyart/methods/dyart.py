@@ -31,7 +31,7 @@ from dyart.boundary.validation import Bounds, as_bounds
 from dyart.data.loader import Batch
 from dyart.data.ranks import Shard, gathered
 from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register
-from dyart.methods.step_count import StepCount
+from dyart.methods.step_count import COUNTS, StepCount
 from dyart.methods.trades import check_weight
 from dyart.methods.ways import Ways
 
@@ -128,6 +128,8 @@ class DyART(Method[BoundaryPoints]):
         validation.check_positive("r0", r0)
         validation.check_positive("beta", beta)
         validation.check_count("steps", steps, 2)
+        if adaptive_steps and steps > COUNTS[-1]:
+            raise ValueError(f"adaptive_steps takes at most {COUNTS[-1]} steps, got steps={steps}: begin with fewer")
         if not lam >= 0:
             raise ValueError(f"lam must be at least 0, got {lam}")
         exponential = ExponentialCost(alpha, r0)
@@ -194,16 +196,17 @@ class DyART(Method[BoundaryPoints]):
     def __call__(self, model: Model, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Metrics]:
         """Return the loss of a batch, to be differentiated, and what to log (see ``loss``).
 
-        The first call checks the batch, which costs host synchronisation; later ones have none.
+        The first call checks the batch, which costs host synchronisation; later ones have none, but with ``retire``.
         """
         if not self._validated:
             self._validate(model, inputs, labels)
             self._validated = True
+            torch.clear_autocast_cache()  # older torch would use weights cast without a graph again
         with self._cold():
             return super().__call__(model, inputs, labels)
 
     def search(self, model: Model, inputs: Tensor, labels: Tensor) -> BoundaryPoints:
-        """Return the boundary points that one call trains on. No host synchronisation, no pass beyond ``steps``."""
+        """Return the points that one call trains on: ``steps`` passes, no host synchronisation but with ``retire``."""
         nothing = torch.zeros((), dtype=torch.int64, device=inputs.device)
         with self._cold():
             return self.crafted(model, Batch(inputs, labels, nothing, nothing))

@@ -108,6 +108,14 @@ class MMA(Method[Margins]):
             )
         self.radii.copy_(state["radii"])
 
+    def __call__(self, model: Model, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Metrics]:
+        """Return the loss of a batch whose examples have no names: no radius is read or kept."""
+        kept, self.radii = self.radii, None
+        try:
+            return super().__call__(model, inputs, labels)
+        finally:
+            self.radii = kept
+
     def craft(self, model: Model, batch: Batch) -> Margins:
         """Return boundary points, radii, and which examples are correct."""
         radius = self._radius(batch)

@@ -25,7 +25,7 @@ class StepCount:
     """The number of steps of an epoch.
 
     Args:
-        steps: to begin with, raised to the next of ``COUNTS``.
+        steps: to begin with, raised to the next of ``COUNTS``; at most the last of them.
         device: where batches are.
     """
 

@@ -198,9 +198,9 @@ def _checkpoints(length: int, like: Tensor) -> tuple[Tensor, Tensor]:
     while shares[-1] < 1:
         shares.append(shares[-1] + max(shares[-1] - shares[-2] - 0.03, 0.06))
     ages = sorted({ceil(share * length) for share in shares[1:]})
-    due = torch.zeros(length + 2, dtype=torch.bool)
-    interval = torch.ones(length + 2)
+    due = torch.zeros(length + 2, dtype=torch.bool, device=like.device)
+    interval = like.new_ones(length + 2)
     for last, age in zip([0, *ages], ages, strict=False):
         if age <= length:
             due[age], interval[age] = True, age - last
-    return due.to(like.device), interval.to(like)
+    return due, interval

@@ -330,14 +330,15 @@ def _last(problem: Problem, x: Tensor, best: Best, setting: Setting) -> Tensor:
     """
     origin = problem.origin
     way = best.points - origin
+    found = best.distance.isfinite()  # torch 2.6 cannot compile best.found, a property
     fall = -(best.gradient * way).sum(dim=1)
     if problem.norm == "l1":
         offset, threshold = SETTLE * (best.value + fall), setting.threshold * way.abs().amax(dim=1)
         way = problem.shrink(way, best.gradient, offset, threshold)
-        usable = best.found & _finite(way)
+        usable = found & _finite(way)
         return problem.into_box(torch.where(usable[:, None], origin + way, x))
     back = DRAW_BACK * -best.value / torch.where(fall > 0, fall, 1.0)
-    deep = best.found & (fall > 0) & (back > DEEP) & (back < 1)
+    deep = found & (fall > 0) & (back > DEEP) & (back < 1)
     return problem.into_box(torch.where(deep[:, None], origin + (1 - back[:, None]) * way, x))
 
 
