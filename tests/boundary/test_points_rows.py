@@ -291,10 +291,23 @@ def test_other_files_are_no_boundary_points(tmp_path):
     torch.save({"weight": torch.ones(2)}, tmp_path / "weights.pt")
     torch.save(search(), tmp_path / "object.pt")
     (tmp_path / "text.pt").write_text("margin")
+    (tmp_path / "junk.pt").write_text("junk\n")  # torch has a KeyError for it
+    whole = (tmp_path / "weights.pt").read_bytes()
+    (tmp_path / "cut.pt").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "nothing.pt").touch()
     for name, words in (
         ("weights", "holds no boundary points"),
-        ("object", "cannot be read"),
-        ("text", "cannot be read"),
+        ("object", r"without executing code: it holds a Python object \(dyart.boundary.points.BoundaryPoints\)"),
+        ("text", "is no file that torch.save wrote, or a damaged one"),
+        ("junk", "is no file that torch.save wrote, or a damaged one"),
+        ("cut", "is no file that torch.save wrote, or a damaged one"),
+        ("nothing", "is no file that torch.save wrote, or a damaged one"),
     ):
-        with pytest.raises(ValueError, match=f"{name}.*{words}.*write it with BoundaryPoints.save"):
+        with pytest.raises(ValueError, match=f"{name}.*{words}.*: write it with BoundaryPoints.save$") as caught:
             dyart.BoundaryPoints.load(tmp_path / f"{name}.pt")
+        assert "weights_only" not in str(caught.value), "torch advises to execute what is in the file"
+
+
+def test_a_missing_file_of_points_is_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        dyart.BoundaryPoints.load(tmp_path / "none.pt")

@@ -39,6 +39,18 @@ def test_a_loss_of_shape_one_counts_as_a_scalar():
     assert_close(update, dyart.update_direction(model, loss=lambda: cross_entropy(model)))
 
 
+@pytest.mark.parametrize("factor", [float("nan"), float("inf")])
+def test_gradients_that_are_not_finite_are_refused(factor):
+    model = smooth_network()
+    first = next(name for name, _ in model.named_parameters())
+    with pytest.raises(ValueError, match=rf"gradient of '{first}' is not finite, nor are those of \d+ more"):
+        dyart.update_direction(model, loss=lambda: cross_entropy(model) * factor)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    (cross_entropy(model) * factor).backward()
+    with pytest.raises(ValueError, match="not finite"):
+        dyart.update_direction(model, optimizer=optimizer)
+
+
 @pytest.mark.parametrize("with_optimizer", [False, True])
 @pytest.mark.parametrize("clip_norm", [0.05, 1e6])
 def test_clipping_is_that_of_torch(clip_norm, with_optimizer):

@@ -43,6 +43,7 @@ def place(tmp_path_factory):
     (folder / "empty").mkdir()
     (folder / "file.txt").write_text("x")
     (folder / "bad.yaml").write_text("a: [1")
+    (folder / "comments.yaml").write_text("# my recipe\n")
     (folder / "garbage.pt").write_bytes(b"hello")
     (folder / "garbage.safetensors").write_bytes(b"hello")
     (folder / "own_errors.py").write_text("import torch\ndef net():\n    return torch.nn.Linear(2, 2)\n")
@@ -74,6 +75,7 @@ def place(tmp_path_factory):
         ("train fashion-mini-cnn-at --data.name fashon-mini", "did you mean 'fashion-mini'?"),
         ("train bad.yaml", "bad.yaml is no YAML"),
         ("train missing.yaml", "missing.yaml"),
+        ("train comments.yaml", "comments.yaml holds no settings: write some"),
         ("train empty --resume", "it has no config.yaml"),
         ("train fashion-mini-cnn-at --out file.txt", "choose another folder with --out"),
         ("compare", "RECIPE is missing"),
@@ -160,6 +162,67 @@ def test_what_nobody_foresaw_is_status_1_and_its_traceback_behind_debug(capsys, 
     assert "test_cli_errors.py, line " in last, "code of one's own is named"
     assert "--debug" in last
     assert ("Traceback" in err) == ("--debug" in line)
+
+
+BUGS = """\
+import torch
+class Bug(torch.nn.Module):
+    def __init__(self, lazy=False):
+        super().__init__()
+        self.layer = torch.nn.LazyLinear(2) if lazy else torch.nn.Linear(2, 2)
+    def forward(self, x):
+        return self.layer(x.undefined)
+def lazy():
+    return Bug(lazy=True)
+def factory():
+    return torch.nn.undefined
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("Bug", "7, in forward"), ("lazy", "7, in forward"), ("factory", "11, in f")]
+)
+@pytest.mark.parametrize(
+    "command", ["evaluate --data moons --model", f"train fashion-mini-cnn-at {' '.join(TINY)} --model.name"]
+)
+def test_a_bug_in_a_network_of_ones_own_is_named_with_its_line(capsys, monkeypatch, tmp_path, command, name, line):
+    (tmp_path / "own_bugs.py").write_text(BUGS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_bugs", raising=False)
+    status, _, err = run(capsys, f"{command} own_bugs:{name}")
+    assert status == 2
+    assert "has no attribute 'undefined'" in err.splitlines()[-1]
+    assert f"({tmp_path / 'own_bugs.py'}, line {line}" in err.splitlines()[-1]
+    assert "--debug shows" in err.splitlines()[-1]
+
+
+def test_an_error_without_code_of_ones_own_names_no_place(capsys, monkeypatch, place):
+    monkeypatch.chdir(place)
+    status, _, err = run(capsys, "evaluate --model own_errors:net --data fashion-mini")
+    assert status == 2
+    assert "fails on inputs of shape 1x28x28" in err
+    assert ", line " not in err
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["evaluate --data set --model", f"train fashion-mini-cnn-at {' '.join(TINY)} --data.name set --model.name"],
+)
+def test_a_network_that_fails_on_pictures_of_mixed_colours_is_told_with_the_mixture(
+    capsys, monkeypatch, tmp_path, command
+):
+    images = pytest.importorskip("PIL.Image")
+    for number in range(40):
+        file = tmp_path / "set" / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        images.new("RGB" if number == 7 else "L", (8, 8)).save(file)
+    (tmp_path / "own_grey.py").write_text("import torch\ndef net():\n    return torch.nn.Conv2d(1, 2, 8)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_grey", raising=False)
+    status, _, err = run(capsys, f"{command} own_grey:net")
+    assert status == 2
+    assert "set: 39 grey, 1 in colour (e.g. b/7.png)" in err
+    assert "fails on inputs of shape 3x8x8" in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("line", ["--debug data get nothing", "data get nothing --debug", "data --debug get nothing"])

@@ -188,6 +188,22 @@ def test_a_quicker_attack_does_not_replace_a_more_thorough_one_in_a_run(capsys, 
     assert str(finished / ("evaluation-20" if best else f"evaluation-{checkpoint.name}-20")) in out
 
 
+def test_data_that_changed_under_its_name_is_another_evaluation(capsys, finished, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blobs = load("three-blobs").test
+    words = ["evaluate", finished, "--device", "cpu", "--data", "mine.npz", "--attack", "margins", "--radii", "0.01"]
+    words += ["--out", "there"]
+    np.savez("mine.npz", test_images=blobs.images[:20], test_labels=blobs.labels[:20])
+    assert "finished before" not in run(capsys, *words)[1]
+    first = Path("there/evaluation.json").read_text()
+    assert "it was finished before, and nothing was attacked again" in run(capsys, *words)[1]
+    np.savez("mine.npz", test_images=blobs.images[:20], test_labels=(blobs.labels[:20] + 1) % 3)
+    status, _, err = run(capsys, *words)
+    assert status == 2
+    assert "is of another evaluation" in err
+    assert Path("there/evaluation.json").read_text() == first
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -113,8 +113,21 @@ def test_a_grey_picture_among_coloured_ones_becomes_rgb_and_the_manifest_says_so
     data = load(str(folder))
     assert np.array_equal(data.train.images[0], np.stack([grey] * 3))
     stored = manifest(get("mine", tmp_path / "root", folder))
-    assert stored["notes"] == ["2 grey images of 41 were made RGB by three equal channels"]
+    assert stored["notes"] == [
+        "2 grey (e.g. train/ant/00.png), 39 in colour: the grey images were made RGB by three equal channels"
+    ]
     assert load("mine", tmp_path / "root").notes == tuple(stored["notes"])
+
+
+def test_a_coloured_picture_among_grey_ones_is_named(tmp_path):
+    grey = np.arange(64, dtype=np.uint8).reshape(8, 8)
+    files = {f"{name}/{k:02}.png": picture(grey) for name in "ab" for k in range(30)}
+    files["b/17.png"] = picture(np.stack([grey] * 3, axis=2))
+    data = load(str(write(tmp_path, files)))
+    assert data.shape == (3, 8, 8)
+    assert (
+        data.notes[0] == "59 grey, 1 in colour (e.g. b/17.png): the grey images were made RGB by three equal channels"
+    )
 
 
 def test_a_coloured_test_part_makes_a_grey_training_part_rgb(tmp_path):

@@ -135,10 +135,16 @@ def test_a_file_that_is_missing(tmp_path):
     assert "cannot read the recipe" in refused(tmp_path / "none.yaml")
 
 
-def test_an_empty_recipe_is_all_defaults(tmp_path):
-    tree = read(written(tmp_path, ""))
-    assert tree == {"recipe": "mine"}
-    assert resolve(tmp_path / "mine.yaml").method["name"] == "dyart"
+@pytest.mark.parametrize("text", ["", "# my recipe\n", "{}\n", "note: mine\n", "base: []\n", "train: {}\n"])
+def test_a_recipe_without_settings_is_refused(tmp_path, text):
+    message = refused(written(tmp_path, text))
+    assert f"{tmp_path / 'mine.yaml'} holds no settings: write some, or `base: RECIPE`" in message
+
+
+def test_a_base_is_settings_enough(tmp_path):
+    path = written(tmp_path, "base: fashion-mini-cnn-at\n")
+    base = {key: value for key, value in read("fashion-mini-cnn-at").items() if key != "note"}
+    assert read(path) == base | {"recipe": "mine"}
 
 
 def test_a_key_written_twice_is_refused_with_its_lines(tmp_path):

@@ -157,6 +157,11 @@ def test_a_value_of_the_wrong_type_is_named_with_its_key(key, value):
         ("--method.norm l2", "method.norm is l2 and eval.norm linf: set eval.norm to l2"),
         ("--eval.norm l2", "method.norm is linf and eval.norm l2: set eval.norm to linf"),
         ("--method.name at --method.norm l2", "set eval.norm to l2"),
+        ("--method.norm l2 --eval.norm l2", "eval.norm l2 needs eval.radius and eval.radii, too"),
+        (
+            "--method.norm l2 --eval.norm l2 --eval.radius 1",
+            "eval.norm l2 needs eval.radii, too: the recipe's are of linf",
+        ),
         (
             "--method.norm l1",
             "method.norm is l1, in which nothing is evaluated after a training: set eval.attack to none",
@@ -170,11 +175,11 @@ def test_a_value_that_cannot_be_meant_is_refused(words, said):
 @pytest.mark.parametrize(
     "words",
     [
-        "--method.norm l2 --eval.norm l2",
-        "--method.name at --method.norm l2 --eval.norm l2",
+        "--method.norm l2 --eval.norm l2 --eval.radius 1 --eval.radii 0.5,1",
+        "--method.name at --method.norm l2 --eval.norm l2 --eval.radius 1 --eval.radii 0.5,1",
         "--method.norm l1 --eval.attack none",
-        "--method.norm l1 --eval.attack none --eval.norm l2",
-        "--method.name natural --eval.norm l2",
+        "--method.norm l1 --eval.attack none --eval.norm l2 --eval.radius 1",
+        "--method.name natural --eval.norm l2 --eval.radius 1 --eval.radii 0.5,1",
     ],
 )
 def test_a_training_is_judged_in_its_own_norm(words):

@@ -80,7 +80,7 @@ def test_an_evaluation_beside_the_runs_own_says_so_in_its_sentence(folder):
     (folder / "evaluation-50").mkdir()
     change(folder / "evaluation-50" / "evaluation.json", **evaluation(), checkpoint_name=EARLIER)
     found = texts(folder)
-    assert re.search(rf"also evaluated on [^:]*: clean [^:]*\. That is {WORDS}\.", found["accuracy"])
+    assert re.search(rf"also evaluated in L∞ on [^:]*: clean [^:]*\. That is {WORDS}\.", found["accuracy"])
     assert having(folder) == {"accuracy"}
 
 

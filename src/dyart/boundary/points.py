@@ -3,8 +3,6 @@
 import csv
 import dataclasses
 import os
-import pickle  # nosec B403  # for an error of torch's alone
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +13,7 @@ from torch import Tensor
 from dyart.boundary import optimality
 from dyart.boundary.margins import Boundary
 from dyart.boundary.norms import Norm
+from dyart.boundary.plain import load_plain
 from dyart.boundary.validation import Bounds, as_bounds
 
 RESIDUAL = 0.1
@@ -259,9 +258,9 @@ class BoundaryPoints:
             ValueError: the file is something else.
         """
         try:
-            content = torch.load(path, map_location=device, weights_only=True)
-        except (RuntimeError, pickle.UnpicklingError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{path} cannot be read: write it with BoundaryPoints.save ({error})") from error
+            content = load_plain(path, device)
+        except ValueError as error:
+            raise ValueError(f"{error}: write it with BoundaryPoints.save") from error
         if not isinstance(content, dict) or content.pop(FORMAT, None) != 1:
             raise ValueError(f"{path} holds no boundary points of this version: write it with BoundaryPoints.save")
         return cls(**content | {"cost": Passes(*content["cost"])})

@@ -32,8 +32,8 @@ def boundary_speed(
     """Return how fast the margin of every example grows under an update of the model, ``[N]``.
 
     Positive: the boundary moves away from the example. For an optimizer's step the unit is distance per step; for
-    theta' = -grad, distance per unit of time. nan where no point was found. For signed margins it is the speed of the
-    signed margin.
+    theta' = -grad, distance per unit of time. nan where no point was found, and everywhere if the update is
+    not finite. For signed margins it is the speed of the signed margin.
 
     The model runs in eval mode (BatchNorm with its running statistics; an update of those counts too), in plain
     float32, and is left as it was.

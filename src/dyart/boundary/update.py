@@ -27,7 +27,7 @@ def update_direction(
     it does to the parameters is no part of the step.
 
     Cost: the loss's forward pass and one backward pass; with an optimizer, two copies of its parameters and one of its
-    state.
+    state. One host synchronisation, to look for gradients that are not finite.
 
     Args:
         model: the model, in the mode in which the step would be taken.
@@ -38,6 +38,9 @@ def update_direction(
         clip_norm: clip the global norm of the gradient first, as ``clip_grad_norm_`` does.
         buffers: with a loss and an optimizer, include how the loss's forward pass moves float buffers (BatchNorm
             running statistics).
+
+    Raises:
+        ValueError: a gradient is not finite, or there is none; or the arguments do not go together.
     """
     if loss is None and optimizer is None:
         raise ValueError("update_direction needs a loss, an optimizer with gradients in place, or both")
@@ -62,6 +65,12 @@ def update_direction(
             raise ValueError("no parameter has a gradient: call loss.backward() first, or pass loss=")
     else:
         gradients, moved = _gradients(module, named, loss)
+    if strange := _not_finite(gradients):
+        raise ValueError(
+            f"the gradient of {strange[0]!r} is not finite"
+            + (f", nor are those of {len(strange) - 1} more parameters" if len(strange) > 1 else "")
+            + ": the loss is NaN or infinite, or a step to it overflows; there is no direction to take"
+        )
     if clip_norm is not None:
         gradients = _clipped(gradients, clip_norm)
     if optimizer is None:
@@ -88,6 +97,13 @@ def _gradients(
         after = dict(module.named_buffers())
         moved = {name: after[name].detach() - buffer for name, buffer in before.items()}
     return {name: g for name, g in zip(named, found, strict=True) if g is not None}, moved
+
+
+def _not_finite(tensors: dict[str, Tensor]) -> list[str]:
+    """Return the names of those with an entry that is not finite: one host synchronisation."""
+    device = next(iter(tensors.values())).device
+    finite = torch.stack([tensor.isfinite().all().to(device) for tensor in tensors.values()]).tolist()
+    return [name for name, fine in zip(tensors, finite, strict=True) if not fine]
 
 
 def _clipped(gradients: dict[str, Tensor], clip_norm: float) -> dict[str, Tensor]:

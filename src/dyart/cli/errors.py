@@ -20,6 +20,7 @@ exit status:
 
 # Characters of a message that nobody foresaw: a compiler's may be as long as a book.
 LONGEST = 500
+ALL = "--debug shows all of the way there"
 # Which extra brings a package.
 EXTRAS = {
     **dict.fromkeys(("jsonargparse", "lightning_fabric", "lightning", "matplotlib", "PIL", "yaml"), "train"),
@@ -83,14 +84,15 @@ def _explained(error: Exception, users: tuple[type[Exception], ...]) -> tuple[st
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return _of_file(error), WRONG
     if isinstance(error, users):
-        return words or type(error).__name__, WRONG
+        words = words or type(error).__name__
+        return f"{words} ({own}; {ALL})" if (own := _place_of_cause(error)) else words, WRONG
     words = words if len(words) <= LONGEST else f"{words[:LONGEST]} ..."
     if own := _own_place(error):
-        return f"{own}: {type(error).__name__}: {words} (--debug shows all of the way there)", FAILED
+        return f"{own}: {type(error).__name__}: {words} ({ALL})", FAILED
     return f"{type(error).__name__}: {words} (nobody foresaw this; the same with --debug shows where it is)", FAILED
 
 
-def _own_place(error: Exception) -> str:
+def _own_place(error: BaseException) -> str:
     """Return where in the user's own code an error comes from; "" if it has passed through none."""
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
         return f"{error.filename}, line {error.lineno}"
@@ -102,6 +104,12 @@ def _own_place(error: Exception) -> str:
         if file.is_file() and not installed and not generated and not file.is_relative_to(ours):
             return f"{frame.filename}, line {frame.lineno}, in {frame.name}"
     return ""
+
+
+def _place_of_cause(error: BaseException) -> str:
+    """Return where in the user's own code what caused an error comes from, such as a bug in a network's forward."""
+    cause = error.__cause__
+    return (_own_place(cause) or _place_of_cause(cause)) if cause else ""
 
 
 def _is_memory(error: Exception) -> bool:

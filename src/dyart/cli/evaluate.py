@@ -5,6 +5,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+
+from dyart.boundary.model import Model
 from dyart.boundary.norms import Norm
 from dyart.cli.networks import named_model, named_network, recorded_accuracy, sample
 from dyart.cli.places import check_free, evaluation_folder
@@ -12,7 +15,7 @@ from dyart.data import DataSet
 from dyart.data.ranks import team_here
 from dyart.engine.stored import checkpoint_of, read_config
 from dyart.evaluation.evaluate import RADII, evaluate
-from dyart.evaluation.examples import model_digest
+from dyart.evaluation.examples import Examples, model_digest
 from dyart.evaluation.records import EXAMPLES, FILE
 
 WITHOUT_SEARCH = ("clean", "pgd")
@@ -25,7 +28,8 @@ def evaluate_command(options: argparse.Namespace) -> None:
     rows = sample(len(data.test), options.count, options.seed)
     radii, norm = _measured(options, run)
     facts = _facts(options, data, run)
-    facts["asked"] = _asked(options, data, len(rows), radii, norm) | {"network": model_digest(model)}
+    digests = {"network": model_digest(model), "set": _digest(data, model, rows)}
+    facts["asked"] = _asked(options, data, len(rows), radii, norm) | digests
     checkpoint = facts.get("checkpoint", "best")
     named, part = None if checkpoint == "best" else checkpoint, len(rows) < len(data.test)
     if options.out and not options.fresh:
@@ -61,6 +65,10 @@ def evaluate_command(options: argparse.Namespace) -> None:
     print(result)
     if stays:
         print(stays)
+    if result.taken:
+        print("it was finished before, and nothing was attacked again (--fresh would)")
+    if result.replaced:
+        print("replaced: a finished evaluation of a network that did something else")
     print(f"{folder / FILE}; one line per example: {folder / EXAMPLES}")
 
 
@@ -101,6 +109,11 @@ def _asked(options: argparse.Namespace, data: DataSet, examples: int, radii: lis
         "restarts": options.restarts,
         "precision": options.precision,
     }
+
+
+def _digest(data: DataSet, model: Model, rows: npt.ArrayLike) -> str:
+    """Return a fingerprint of the examples: a file of data may be another under the same name."""
+    return Examples(data.test.images, data.test.labels, "cpu", model, rows).digest()
 
 
 def _facts(options: argparse.Namespace, data: DataSet, run: Path | None) -> dict[str, Any]:

@@ -81,9 +81,9 @@ def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torc
     model = model.to(device).eval()
     if fabric.world_size > 1:
         align(model)  # a factory may draw its weights
-    _try_out(model, data, device, words)
-    for note in _notes(data, own=folder is None):
+    for note in _notes(data, own=folder is None):  # first: one may say why the network fails
         print(f"{data.name}: {note}", file=sys.stderr)
+    _try_out(model, data, device, words)
     return model, data, device, folder
 
 

@@ -87,8 +87,8 @@ def read_class_folders(
             raise DataError(f"{tree.where(name)}: there is no class {label!r} in the training part of {where}")
     labels = np.array([numbers[label] for _, label in train + test], dtype=np.int64)
     is_test = np.arange(len(labels)) >= len(train) if test else draw_test(labels)
-    images, grey = read_pictures(tree, [name for name, _ in train + test], "reading pictures", progress)
-    notes = ([grey_note(grey, len(images))] if grey else []) + ([] if test else [no_test_note(is_test)]) + unused
+    images, colours = read_pictures(tree, [name for name, _ in train + test], "reading pictures", progress)
+    notes = colours + ([] if test else [no_test_note(is_test)]) + unused
     rows = None if test else np.flatnonzero(is_test)
     files = tuple(name for (name, _), chosen in zip(train + test, is_test, strict=True) if chosen)
     parts = images[~is_test], labels[~is_test], images[is_test], labels[is_test]
@@ -96,9 +96,9 @@ def read_class_folders(
 
 
 def _test_alone(tree: Tree, test: Pairs, names: tuple[str, ...], unused: list[str], progress: Progress | None) -> Raw:
-    images, grey = read_pictures(tree, [name for name, _ in test], "reading pictures", progress)
+    images, colours = read_pictures(tree, [name for name, _ in test], "reading pictures", progress)
     labels = np.array([names.index(label) for _, label in test], dtype=np.int64)
-    notes = ([grey_note(grey, len(images))] if grey else []) + unused
+    notes = colours + unused
     files = tuple(name for name, _ in test)
     return Raw(images[:0], labels[:0], images, labels, names, False, tuple(notes), test_files=files)
 
@@ -152,11 +152,6 @@ def draw_test(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     return chosen
 
 
-def grey_note(grey: int, total: int) -> str:
-    """Return the words for grey pictures among coloured ones."""
-    return f"{grey:,} grey images of {total:,} were made RGB by three equal channels"
-
-
 def no_test_note(is_test: npt.NDArray[np.bool_]) -> str:
     """Return the words for a set whose test part was drawn."""
     first = ", ".join(map(str, np.flatnonzero(is_test)[:SHOWN]))
@@ -191,9 +186,8 @@ def read_tiny_imagenet(tree: Tree, classes: tuple[str, ...], progress: Progress 
     gone = [name for name in test if name not in present]
     if gone:
         raise DataError(f"{tree.where(gone[0])} is missing ({len(gone):,} of {len(test):,} test pictures are)")
-    images, grey = read_pictures(tree, train + test, "reading pictures", progress)
+    images, colours = read_pictures(tree, train + test, "reading pictures", progress)
     labels = np.array([number[wnid] for wnid in train_wnids + test_wnids], dtype=np.int64)
-    notes = (grey_note(grey, len(images)),) if grey else ()
     return Raw(
         images[: len(train)],
         labels[: len(train)],
@@ -201,7 +195,7 @@ def read_tiny_imagenet(tree: Tree, classes: tuple[str, ...], progress: Progress 
         labels[len(train) :],
         _words(tree, base, wnids),
         False,
-        notes,
+        tuple(colours),
         test_files=tuple(test),
     )
 

@@ -50,8 +50,10 @@ def decode(data: bytes, where: str) -> Pixels:
     return pixels[:1] if grey else pixels[:3]
 
 
-def read_pictures(tree: Tree, names: Sequence[str], label: str, progress: Progress | None = None) -> tuple[Pixels, int]:
-    """Return pictures of one size as uint8 [N, C, H, W], and how many grey ones were made RGB.
+def read_pictures(
+    tree: Tree, names: Sequence[str], label: str, progress: Progress | None = None
+) -> tuple[Pixels, list[str]]:
+    """Return pictures of one size as uint8 [N, C, H, W], and a note if grey ones among them were made RGB.
 
     The rule for colours: if any picture has colour, every grey one is made RGB by three equal channels; if none has,
     C = 1.
@@ -77,8 +79,16 @@ def read_pictures(tree: Tree, names: Sequence[str], label: str, progress: Progre
     if len(sizes) > 1:
         raise DataError(_mixed(sizes, example))
     if grey.all():
-        return np.ascontiguousarray(pictures[:, :1]), 0
-    return pictures, int(grey.sum())
+        return np.ascontiguousarray(pictures[:, :1]), []
+    return pictures, [_made_rgb(names, grey)] if grey.any() else []
+
+
+def _made_rgb(names: Sequence[str], grey: npt.NDArray[np.bool_]) -> str:
+    """Return the words for grey pictures among coloured ones, with an example of the rarer kind."""
+    count, others = int(grey.sum()), int((~grey).sum())
+    example = f" (e.g. {names[int((grey if count <= others else ~grey).argmax())]})"
+    first, second = (example, "") if count <= others else ("", example)
+    return f"{count:,} grey{first}, {others:,} in colour{second}: the grey images were made RGB by three equal channels"
 
 
 def _mixed(sizes: Counter[tuple[int, int]], example: dict[tuple[int, int], str]) -> str:

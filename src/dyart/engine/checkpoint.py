@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dyart.boundary.plain import load_plain
 from dyart.engine.files import synced, write_json
 
 FORMAT, READABLE = 2, (1, 2)
@@ -156,11 +157,9 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     """Return what resuming needs; tensors and plain values only, nothing is executed."""
     path = checkpoint / "state.pt"
     try:
-        state: object = torch.load(path, map_location="cpu", weights_only=True)  # nosec B614  # tensors alone
-    except Exception as error:  # torch, pickle and zipfile have each their own
-        raise CheckpointError(
-            f"cannot read {path} (tensors and plain values are read, nothing else): {error}"
-        ) from error
+        state = load_plain(path)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"no state of a training: {error}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} holds a {type(state).__name__}, not the state of a training")
     return state

@@ -256,6 +256,8 @@ def _try_out(model: nn.Module, config: Config, data: DataSet, fabric: Fabric) ->
         try:
             logits = logits_of(model(inputs))
         except Exception as error:
+            for note in data.notes:  # one may say why
+                fabric.print(f"{data.name}: {note}", file=sys.stderr)
             raise RunError(f"model.name {name} fails on inputs of shape {shape}: {error}") from error
     if logits.shape[1] != len(data.classes):
         raise RunError(f"model.name {name} gives {logits.shape[1]} logits, {data.name} has {len(data.classes)} classes")

@@ -1,15 +1,12 @@
 """Weights from anywhere: read without executing code, matched to a network, and a mismatch explained to a person."""
 
-import re
-import warnings
-import zipfile
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
+from dyart.boundary.plain import NeedsCodeError, load_plain, names_inside
 from dyart.engine.stored import RunError
 
 State = dict[str, Tensor]
@@ -61,7 +58,7 @@ def _pickle(path: Path) -> object:
         path.open("rb").close()
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
-    inside = _names(path)
+    inside = names_inside(path)
     if inside and all(name.endswith(".npy") for name in inside):
         raise RunError(
             f"{path} holds arrays of numpy: data goes with --data, weights are a .safetensors file or what "
@@ -73,27 +70,14 @@ def _pickle(path: Path) -> object:
             '.state_dict(), "weights.pt"), or pass torch.jit.load(...) to dyart.evaluate'
         )
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the format: what is wrong with it is said below
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch, pickle and zipfile have each their own
-        named = re.search(r"GLOBAL (\S+)", str(error))
-        if not named and not any(name.endswith("/data.pkl") for name in inside):
-            raise RunError(f"{path} is no file that torch.save wrote, or a damaged one") from error
-        why = f"it holds a Python object ({named[1]})" if named else next(iter(str(error).splitlines()), "")
+        return load_plain(path)
+    except NeedsCodeError as error:
         raise RunError(
-            f"cannot read {path} without executing code: {why}; {TRUSTED} model = torch.load({str(path)!r}, "
-            'weights_only=False), then torch.save(model.state_dict(), "weights.pt")'
+            f"{error}; {TRUSTED} model = torch.load({str(path)!r}, weights_only=False), then "
+            'torch.save(model.state_dict(), "weights.pt")'
         ) from error
-
-
-def _names(path: Path) -> list[str]:
-    """Return what lies in the archive that torch.save writes; nothing for older files, and for others."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.namelist()
-    except Exception:  # a damaged archive can raise nearly anything
-        return []
+    except ValueError as error:
+        raise RunError(str(error)) from error
 
 
 def _from_checkpoint(content: object, path: Path) -> State:

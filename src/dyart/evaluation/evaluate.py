@@ -21,6 +21,7 @@ from dyart.data import ranks
 from dyart.engine.views import wants_compile
 from dyart.evaluation import standard
 from dyart.evaluation.alarms import masking_alarms
+from dyart.evaluation.behaviour import behaviour
 from dyart.evaluation.examples import Arrays, Examples, model_digest
 from dyart.evaluation.findings import Finding
 from dyart.evaluation.journal import OUTPUTS, VERSIONS, open_journal
@@ -49,7 +50,7 @@ BATCH, GPU_BATCH = 256, 1000
 BF16_FROM, BF16_CAPABILITY = 2 / 255, (8, 0)
 SAMPLE = 512
 COMPILED = "_orig_mod"  # where torch.compile keeps the module it was given
-FEW = 8  # examples whose outputs tell models apart
+FEW = 8  # examples on which models are told apart
 SAID = "few classes"  # a finding that the notes on the attacks have, too, in more detail
 
 
@@ -198,6 +199,8 @@ def evaluate(
             view=_facts_of(view, examples.device),
             facts=dict(facts or {}),
             files=[files[place] for place in examples.index] if len(files) else (),
+            taken=journal.finished,
+            replaced=journal.replaced,
             versions=versions() if journal.path is None else journal.about.get(VERSIONS, {}),  # {}: of earlier versions
         )
         if target is not None and team.rank == 0:
@@ -225,13 +228,11 @@ def _about(model: Model, plain: View, view: View, examples: Examples, settings: 
 
     A callable shows no weights, and two networks with the same ones may differ in what they do with them.
     """
-    with torch.no_grad():
-        outputs = plain(examples.batch(np.arange(min(len(examples), FEW)))[0])
-    plain.count.forward = 0  # part of no attack
+    few = examples.batch(np.arange(min(len(examples), FEW)))[0]
     return settings.plain() | {
         "model": model_digest(model),
         "precision": view.precision,
-        OUTPUTS: outputs.nan_to_num().tolist(),
+        OUTPUTS: behaviour(plain, few, settings.bounds),
         "data": examples.digest(),
         "examples": len(examples),
         VERSIONS: versions(),

@@ -15,15 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from dyart.data.ranks import Team
+from dyart.evaluation.behaviour import alike
 
 FILE = "evaluation.journal.jsonl"
 FINISHED = {"finished": True}
 GOES_ON = "goes_on_about"
-# Of what a journal is about: the model's outputs on a few examples. They may differ by rounding.
-OUTPUTS, SAME = "outputs", 1e-3
+# Of what a journal is about: what the model does on a few examples, which may differ by rounding.
+OUTPUTS = "outputs"
 # Of the packages: what is finished stays finished, and says by which it was made.
 VERSIONS = "versions"
 SHOWN = 80  # characters
@@ -37,6 +36,8 @@ class JournalError(ValueError):
 
 class Journal:
     """The steps of one evaluation; without a folder they are kept nowhere.
+
+    ``finished`` says that they were all there, ``replaced`` that those of something else were, which are gone.
 
     Args:
         folder: where the file lies; None: nothing is written.
@@ -61,7 +62,7 @@ class Journal:
         self.path = None if folder is None else folder / FILE
         self.done: list[Record] = []
         self.resumed = 0
-        self.finished = False
+        self.finished = self.replaced = False
         what: Record = json.loads(json.dumps(about))
         self.about = what
         if self.path is None:
@@ -79,7 +80,7 @@ class Journal:
             if lines and not begun and not _same(there, what, apart):
                 if not finished:
                     raise JournalError(_difference(self.path, there, what))
-                lines = []
+                lines, self.replaced = [], True
             self.file.truncate(_length(self.path) if lines else 0)
             if not lines:
                 self._append(what)
@@ -175,11 +176,8 @@ def _lock(file: BinaryIO, path: Path) -> None:
 
 def _same(old: Record, new: Record, apart: tuple[str, ...]) -> bool:
     """Say whether two journals are about the same, some entries ``apart``; outputs may differ by rounding."""
-    one, other = (np.asarray(about.get(OUTPUTS) or [], dtype=np.float64) for about in (old, new))
     left_out = dict.fromkeys(apart)
-    if one.shape != other.shape or {**old, **left_out} != {**new, **left_out}:
-        return False
-    return bool(np.allclose(one, other, rtol=0, atol=SAME * float(np.abs(one).max(initial=0))))
+    return {**old, **left_out} == {**new, **left_out} and alike(old.get(OUTPUTS), new.get(OUTPUTS))
 
 
 def _about(lines: Sequence[Record]) -> Record:

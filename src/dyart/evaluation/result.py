@@ -40,6 +40,10 @@ class Evaluation:
     """Of the packages that it was made with."""
     files: Sequence[str] = ()
     """The file of every example, where they are known."""
+    taken: bool = False
+    """All of it was in the folder, finished by an earlier call: nothing was attacked again."""
+    replaced: bool = False
+    """The folder had a finished evaluation of something else, whose place this one took."""
 
     @property
     def clean_accuracy(self) -> float:

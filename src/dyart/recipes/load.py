@@ -60,6 +60,11 @@ def _read(recipe: str, above: tuple[str, ...]) -> Tree:
     merged.pop("recipe", None)
     merged.pop("note", None)
     merged = merge(merged, tree)
+    if all(key in ("recipe", "note") or value == {} for key, value in merged.items()):
+        raise RecipeError(
+            f"the recipe {recipe} holds no settings: write some, or `base: RECIPE` with a recipe of `dyart "
+            "recipes` and what differs from it"
+        )
     if not name.startswith("_"):
         merged.setdefault("recipe", name)
     return merged
@@ -89,12 +94,28 @@ def resolve(recipe: str | Path, overrides: Sequence[str] = (), method: bool = Tr
     Raises:
         RecipeError: unknown recipe or key (the nearest right one is named), or a value of the wrong type.
     """
-    tree = merge(read(recipe), _from_arguments(overrides))
+    own, given = read(recipe), _from_arguments(overrides)
+    tree = merge(own, given)
     if method:
-        return check(tree)
+        config = check(tree)
+        _check_radii(own, given)
+        return config
     # Natural training has no settings that the others could contradict.
     plain = check(tree | {"method": {"name": "natural"}})
     return dataclasses.replace(plain, method=tree.get("method", Config().method))
+
+
+def _check_radii(own: Tree, given: Tree) -> None:
+    """Refuse another norm with the radii that a recipe has for its own."""
+    before, now = own.get("eval", {}), given.get("eval", {})
+    if not isinstance(now, dict) or now.get("norm") in (None, before.get("norm", Config().eval.norm)):
+        return
+    needed = ["radius"] if {**before, **now}.get("attack") == "none" else ["radius", "radii"]
+    if missing := [f"eval.{key}" for key in needed if key not in now]:
+        raise RecipeError(
+            f"eval.norm {now['norm']} needs {' and '.join(missing)}, too: the recipe's are of "
+            f"{before.get('norm', Config().eval.norm)}, which has another unit"
+        )
 
 
 def check(tree: Tree) -> Config:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from dyart.attacks.radius import Radius
+from dyart.evaluation.intervals import wilson
+from dyart.report.page.files import Share
 from dyart.report.page.run import Run
 from dyart.report.page.words import NORMS, listed, percent
 
@@ -133,6 +135,15 @@ def histogram(runs: Sequence[Run]) -> Figure | None:
     yaxis = {"tickformat": ".0%", "rangemode": "tozero"}
     margin = f"margin ({_norms([runs[number] for number in margins])})"
     return figure(traces, alt, margin, "share of examples", yaxis=yaxis, xaxis={"range": [0, end]}, **layout)
+
+
+def correct_share(run: Run) -> Share | None:
+    """Return the share of the examples of ``margins.csv`` that are classified correctly, with its interval."""
+    right = run.margins.get("correct") if run.margins is not None else None
+    if right is None or not len(right):
+        return None
+    count = int((right > 0).sum())
+    return Share(count / len(right), *wilson(count, len(right)), len(right))
 
 
 def median_margin(run: Run) -> float | None:

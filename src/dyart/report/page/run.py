@@ -48,11 +48,8 @@ class Run:
     classes: tuple[str, ...]
     accuracy: Accuracy | None = None
     """In the run's own norm, which is that of its radii and margins, and on its own data."""
-    part: Accuracy | None = None
-    """The newest evaluation beside the run's own, e.g. of a part of the test set, or in another norm.
-
-    The same as ``accuracy`` where there is none of the whole.
-    """
+    others: list[Accuracy] = field(default_factory=list)
+    """All other evaluations, e.g. of a part of the test set or in another norm: its own file, then the newest first."""
     margins: Columns | None = None
     searched: str = ""
     """Name of the checkpoint that ``margins`` are of, where their record says so."""
@@ -166,11 +163,12 @@ def _read(folder: Path, name: str) -> Run:
     whole = part(EVALUATION, files.read_accuracy)
     norm = str(config.get("eval.norm", "linf"))
     data = str(config.get("data.name", ""))
-    accuracy, newest = _chosen(whole, [one for one in beside if one is not None], norm, data)
+    known = [one for one in (whole, *beside) if one is not None]
+    accuracy = next((one for one in known if one.norm == norm and same_data(one.data, data)), None)
     best = _best(folder)
     margins, drawn, searched = _searched(folder, norm, data, best, part)
     dynamics = part("dynamics.csv", files.read_columns)
-    if margins is None and (whole is None or whole.norm == norm):
+    if margins is None and (whole is None or whole is accuracy):
         margins = part("per_example.csv", files.read_margins)
         searched = whole.checkpoint if whole and margins is not None else ""
     return Run(
@@ -181,7 +179,7 @@ def _read(folder: Path, name: str) -> Run:
         metrics=part("metrics.jsonl", files.read_records) or [],
         classes=class_names(data, config.get("data.root")),
         accuracy=accuracy,
-        part=newest,
+        others=[one for one in known if one is not accuracy],
         margins=margins,
         searched=searched,
         dynamics=dynamics,
@@ -196,20 +194,6 @@ def _read(folder: Path, name: str) -> Run:
 def same_data(one: str, other: str) -> bool:
     """Return whether two names, or paths, may be of one data set: a folder can have been moved, and "" is any."""
     return not one or not other or Path(one).name == Path(other).name
-
-
-def _chosen(
-    whole: Accuracy | None, beside: Sequence[Accuracy], norm: str, data: str
-) -> tuple[Accuracy | None, Accuracy | None]:
-    """Return the evaluation to draw, in the run's norm and on its data, and the one to tell of: the newest beside."""
-    known = [one for one in (whole, *beside) if one is not None]
-    own = next((one for one in known if one.norm == norm and same_data(one.data, data)), None)
-    newest = beside[0] if beside else None
-    if own is None:
-        return None, newest or whole
-    if own is not whole:
-        return own, own
-    return own, newest or (own if own.partial else None)
 
 
 def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from dyart.engine.stored import CONFIG
+from dyart.evaluation.records import FILE as EVALUATION
 from dyart.report.page import curves, motion
 from dyart.report.page.colours import slots
-from dyart.report.page.figures import Figure, median_margin
+from dyart.report.page.figures import Figure, correct_share, median_margin
+from dyart.report.page.files import Accuracy
 from dyart.report.page.markup import Markup, element, joined
 from dyart.report.page.parts import asset, missing, of_run, plot, plot_of_run, section
+from dyart.report.page.recipe import of_recipe
 from dyart.report.page.run import Run, same_data
 from dyart.report.page.tables import accuracy_table, name_tag, settings_table
 from dyart.report.page.weights import earlier_accuracy, earlier_dynamics, earlier_margins, of_earlier
-from dyart.report.page.words import NORMS, how, interval, listed, method_of, of_recipe, percent
+from dyart.report.page.words import NORMS, how, interval, listed, method_of, percent
 from dyart.report.smoothing import MOST
 from dyart.report.style import method_name
 
@@ -37,6 +40,9 @@ def _card(run: Run) -> Markup:
         robust = run.accuracy.robust.get(run.radius)
         if robust:
             numbers.append((f"robust at {run.radius}", percent(robust.value), interval(robust), checkpoint))
+    elif right := correct_share(run):
+        more = f"{interval(right)}, {right.count:,} examples"
+        numbers.append(("clean accuracy", percent(right.value), more, run.searched))
     middle = median_margin(run)
     if middle is not None:
         numbers.append(("median margin", f"{middle:.3g}", NORMS.get(run.norm, run.norm), run.searched))
@@ -48,7 +54,8 @@ def _card(run: Run) -> Markup:
         element("div", element("dt", term), element("dd", value, element("small", more), _whose(run, checkpoint)))
         for term, value, more, checkpoint in numbers
     ]
-    note = element("p", of_recipe(run), class_="note") if run.config.get("note") else ""
+    words = of_recipe(run)
+    note = element("p", words, class_="note") if words else ""
     problems = [element("p", problem, class_="missing") for problem in run.damaged]
     return element(
         "article",
@@ -85,7 +92,7 @@ def accuracy(runs: Sequence[Run], shown: Figure | None) -> Markup:
             accuracy_table(runs),
             class_="sided",
         ),
-        *(_partly(run) for run in runs),
+        *(_evaluated(run) for run in runs),
         earlier_accuracy(runs),
         earlier_margins(runs) if shown else "",  # the dotted lines
         *(_alarm(run, alarm) for run in runs if run.accuracy for alarm in run.accuracy.alarms),
@@ -97,24 +104,36 @@ def _alarm(run: Run, words: str) -> Markup:
     return element("p", element("strong", f"{run.name}: "), words, class_="missing alarm")
 
 
-def _partly(run: Run) -> Markup:
-    """Return a sentence about the newest evaluation beside the run's own; nothing where there is none."""
-    part = run.part
-    if part is None:
-        return Markup()
-    images = f"{part.images:,}" + (f" of {part.drawn_from:,}" if part.partial else "") + " test images"
-    if run.accuracy is part:
-        where = f" ({part.folder})" if part.folder != run.folder.name else ""
-        words = f"evaluated on {images}{' only' if part.partial else ''}{where}."
-        return element("p", element("strong", f"{run.name}: "), words, class_="missing")
-    shares = {"clean": part.clean} | {str(radius): share for radius, share in part.robust.items()}
+def _evaluated(run: Run) -> Markup:
+    """Return what the drawn evaluation is of, where it is not of the whole test set; and a line on each other."""
+    name = element("strong", f"{run.name}: ")
+    lines = []
+    shown = run.accuracy
+    if shown and (shown.partial or _file(run, shown) != EVALUATION):
+        only = " only" if shown.partial else ""
+        where = f" ({_file(run, shown)})" if _file(run, shown) != EVALUATION else ""
+        lines.append(element("p", name, f"evaluated on {_images(shown)}{only}{where}.", class_="missing"))
+    return joined(*lines, *(element("p", name, _other(run, other)) for other in run.others))
+
+
+def _other(run: Run, other: Accuracy) -> str:
+    """Return an evaluation beside the one that is drawn, in words."""
+    shares = {"clean": other.clean} | {str(radius): share for radius, share in other.robust.items()}
     numbers = [f"{name} {percent(share.value)} ({interval(share)})" for name, share in shares.items()]
-    norm = f"in {NORMS.get(part.norm, part.norm)} " if part.norm != run.norm else ""
-    data = f" of {part.data}" if not same_data(part.data, str(run.config.get("data.name", ""))) else ""
-    words = f"also evaluated {norm}on {images}{data} ({part.folder}; {part.attack}): {', '.join(numbers)}."
-    if whose := of_earlier(run, part.checkpoint):
-        words += f" That is {whose}."
-    return element("p", element("strong", f"{run.name}: "), words)
+    data = f" of {other.data}" if not same_data(other.data, str(run.config.get("data.name", ""))) else ""
+    words = f"{'also ' if run.accuracy else ''}evaluated in {NORMS.get(other.norm, other.norm)} on {_images(other)}"
+    words += f"{data} ({_file(run, other)}; {other.attack}): {', '.join(numbers)}."
+    whose = of_earlier(run, other.checkpoint)
+    return " ".join([words, *([f"That is {whose}."] if whose else []), *other.alarms])
+
+
+def _file(run: Run, accuracy: Accuracy) -> str:
+    """Return where an evaluation is: the run's own file, or a folder beside it."""
+    return EVALUATION if accuracy.folder == run.folder.name else accuracy.folder
+
+
+def _images(accuracy: Accuracy) -> str:
+    return f"{accuracy.images:,}" + (f" of {accuracy.drawn_from:,}" if accuracy.partial else "") + " test images"
 
 
 def training(runs: Sequence[Run], shown: dict[str, Figure | None], others: Sequence[str]) -> Markup:

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
-from dyart.recipes.load import RecipeError, flat, read
+from dyart.engine.weights import WEIGHTS
 from dyart.report.page.files import Share
 from dyart.report.page.run import Run
 from dyart.report.style import method_name
@@ -70,21 +71,6 @@ def how(run: Run) -> list[str]:
     return [sentence for sentence in (_method(run), _training(run), _kept(run)) if sentence]
 
 
-def of_recipe(run: Run) -> str:
-    """Return the recipe's name and its own words, or, where the run is of other data or another network, that it is."""
-    name = str(run.config.get("recipe") or "")
-    try:
-        own = flat(read(name))
-    except (RecipeError, OSError):  # of the user's, and perhaps elsewhere by now
-        own = {}
-    changed = [
-        key for key in ("data.name", "model.name", "train.epochs") if key in own and own[key] != run.config.get(key)
-    ]
-    if {"data.name", "model.name"} & set(changed):
-        return f"Built on the recipe {name}, with {listed([f'{key} {run.config.get(key)}' for key in changed])}."
-    return f"{' '.join(filter(None, ('Recipe', name)))}: {run.config['note']}"
-
-
 def _elsewhere(run: Run) -> str:
     get = run.config.get
     weights = f" with the weights {get('model.weights')}" if get("model.weights") else ""
@@ -121,16 +107,30 @@ def _training(run: Run) -> str:
     if get("train.burn_in"):
         burn_in = f" after {get('train.burn_in')} of natural training"
     elif get("train.burn_in_from"):
-        burn_in = " from the weights of an earlier run"
-    seconds = sum(record.get("train_seconds") or 0.0 for record in run.epochs)
-    device = run.environment.get("device")
-    took = f" It took {duration(seconds)}{f' on {device}' if device else ''}." if seconds else ""
+        burn_in = f" from the weights {_origin(Path(str(get('train.burn_in_from'))))}"
     epochs = f"{get('train.epochs')} epoch{'' if get('train.epochs') == 1 else 's'}{burn_in}"
     return (
         f"Network {get('model.name')}{normalization} on {get('data.name')}{limit}: {epochs}, batches of "
         f"{get('train.batch_size')}, SGD with learning rate {get('optim.lr')} ({get('optim.schedule')}), "
-        f"seed {get('seed')}.{took}"
+        f"seed {get('seed')}.{_took(run)}"
     )
+
+
+def _origin(place: Path) -> str:
+    """Return whose weights a training began with: by the name alone, since they may be gone by now."""
+    if place.suffix in WEIGHTS:
+        return f"in the file {place.name}"
+    if place.parent.name == "checkpoints":
+        return f"of {place.name} of the run {place.parent.parent}"
+    return f"of {place}"
+
+
+def _took(run: Run) -> str:
+    """Return how long the epochs took: the sum of what the table of the training showed for them."""
+    parts = [sum(record.get(key) or 0.0 for record in run.epochs) for key in ("train_seconds", "validation_seconds")]
+    device = f" on {run.environment['device']}" if run.environment.get("device") else ""
+    validation = ", validation included" if parts[1] else ""
+    return f" It took {duration(sum(parts))}{device}{validation}." if any(parts) else ""
 
 
 def _kept(run: Run) -> str:
