@@ -119,7 +119,7 @@ def written(value: object) -> str:
     """Return a setting as the command line takes it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return repr(value) if isinstance(value, float) else str(value)
 
 
 def load_plan(path: Path = PLAN) -> list[Group]:

@@ -179,16 +179,18 @@ class Queue:
         return None
 
     def _bring(self, task: Task) -> None:
-        """Take over what was trained elsewhere, if there is nothing of it here."""
+        """Take over what was trained elsewhere and is not here; forget a training whose weights are nowhere."""
         record = self.work / "results" / f"{task.run.name}.json"
-        source = self.brought.results / record.name
-        if "train" in task.stages or record.exists() or not source.is_file():
+        if "train" in task.stages:
+            if "train_seconds" in run_records.read(record):
+                record.unlink()
             return
-        (self.work / "weights").mkdir(parents=True, exist_ok=True)
         for file in self.brought.weights_of(task.run):
-            shutil.copyfile(file, self.work / "weights" / file.name)
-        record.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, record)
+            if not (self.work / "weights" / file.name).is_file():
+                _copy(file, self.work / "weights")
+        source = self.brought.results / record.name
+        if not record.exists() and source.is_file():
+            _copy(source, record.parent)
 
     def _begin(self, task: Task) -> None:
         self._bring(task)
@@ -242,8 +244,15 @@ class Queue:
         for kind, suffix in files:
             source = self.work / kind / f"{run.name}{suffix}"
             if source.is_file():
-                (self.out / kind).mkdir(parents=True, exist_ok=True)
-                shutil.copy2(source, self.out / kind / source.name)
+                _copy(source, self.out / kind)
+
+
+def _copy(file: Path, folder: Path) -> None:
+    """Copy a file into a folder, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".{file.name}.part"
+    shutil.copy2(file, partial)
+    partial.replace(folder / file.name)
 
 
 def _accuracies(record: dict[str, Any]) -> str:

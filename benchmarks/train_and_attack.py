@@ -37,13 +37,16 @@ from dyart.data.sets import Split
 from dyart.engine.display import Display
 from dyart.engine.environment import environment
 from dyart.engine.fabric import make_fabric
+from dyart.engine.files import write_whole
 from dyart.engine.fit import Training, TrainingError
 from dyart.engine.run import make_model, train
 from dyart.engine.stored import averaged_weights
-from dyart.evaluation.records import accuracies, versions
+from dyart.evaluation.records import accuracies
 from dyart.recipes import Config, resolve
 from run_records import CLEAN, evaluation_of, packed, read, with_evaluation, write
 
+# What an epoch's seconds are spent on. A process that was killed has left no other trace of its time.
+SPENT = ("train_seconds", "validation_seconds", "checkpoint_seconds")
 LOGGED = ("epoch", "val_clean", "val_robust", "loss", "gradient_norm", "phi_shift", "used", "margin_q50")
 STOPPED = 75
 CHECKPOINTS = ("best", "last")
@@ -92,7 +95,8 @@ def training_record(training: Training, wall: float, options: argparse.Namespace
         "network": config.model.name,
         "normalization": config.model.normalization, "method": config.method["name"], "recipe": config.recipe,
         "settings": settings, "seed": config.seed, "epochs": training.epochs, "burn_in": config.train.burn_in,
-        "train_seconds": sum(record["train_seconds"] for record in epochs), "wall_seconds": wall,
+        "train_seconds": sum(record["train_seconds"] for record in epochs),
+        "wall_seconds": max(wall, sum(record.get(key) or 0.0 for record in epochs for key in SPENT)),
         "start_seconds": start_up(epochs),
         "seconds_per_epoch": float(np.median([record["train_seconds"] for record in trained])),
         "validation_seconds_per_epoch": float(np.mean([record["validation_seconds"] for record in trained])),
@@ -141,7 +145,7 @@ def clock(folder: Path, seconds: float) -> float:
         return seconds
     path = folder / CLOCK
     total = (float(path.read_text()) if path.is_file() else 0.0) + seconds
-    path.write_text(f"{total:.3f}\n")
+    write_whole(path, f"{total:.3f}\n")
     return total
 
 
@@ -197,7 +201,7 @@ def attacked(
         "passes": result.passes,
         "costs": {name: dict(cost) for name, cost in result.costs.items()},
         "view": dict(result.view),
-        "versions": versions(),
+        "versions": dict(result.versions),
         "resists": {name: packed(flags) for name, flags in held.items()},
     }
 

@@ -96,6 +96,23 @@ def test_a_training_of_another_machine_is_attacked_if_its_weights_are_there(plac
     assert "begun: one-a-seed0 (apgd, last)" in capsys.readouterr().out
 
 
+def test_weights_that_are_missing_here_are_brought_or_trained_again(place, capsys):
+    run = plan.load_plan(place / "plan.yaml")[0].runs[0]
+    here = place / "work" / "results" / f"{run.name}.json"
+    run_records.write(here, record(run))
+    (place / "brought").mkdir()
+    (place / "brought" / f"{run.name}.safetensors").write_text("brought")
+    only = ["--only", "one-a-seed0", "--seconds", 10]
+    assert call(place, "run", *only, "--weights", place / "brought", status=3) == 1
+    assert (place / "work" / "weights" / f"{run.name}.safetensors").read_text() == "brought"
+    assert run_records.read(here)["train_seconds"] == 250.0
+    (place / "work" / "weights" / f"{run.name}.safetensors").unlink()
+    run_records.write(here, record(run))
+    assert call(place, "run", *only, status=3) == 1
+    assert "train_seconds" not in run_records.read(here)
+    assert "begun: one-a-seed0 (train, apgd, last)" in capsys.readouterr().out
+
+
 def test_the_time_cuts_a_run_short_and_the_next_call_goes_on(place, capsys):
     began = time.monotonic()
     assert call(place, "run", "--seconds", 2, "--only", "one-b", tenths=100) == 0

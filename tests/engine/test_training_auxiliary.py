@@ -41,6 +41,12 @@ def test_a_run_labels_the_auxiliary_images_of_another(tmp_path):
     assert training.loader.examples == 6000 + 96
 
 
+def test_the_set_itself_is_refused():
+    words = ["--data.auxiliary", "fashion-mini", "--train.device", "cpu"]
+    with pytest.raises(ValueError, match="fashion-mini is the set itself: its hold-out"):
+        prepare(resolve("fashion-mini-cnn-natural", words))
+
+
 def test_auxiliary_images_without_labels_are_refused(tmp_path):
     path, _ = pool(tmp_path)
     with pytest.raises(ValueError, match="go together"):

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 
 import pytest
 import torch
@@ -93,6 +94,21 @@ def test_crash_and_resume(tmp_path, whole, case, step):
     resumed = train(config, resume=True)
     assert resumed.steps_done == END
     assert_same_run(folder, whole(case))
+
+
+def test_an_epoch_that_was_stopped_in_the_middle_has_the_seconds_of_both_parts(tmp_path):
+    class Slow(Callback):
+        def on_step(self, training):
+            time.sleep(0.2)
+
+    config = make_config(tmp_path, **LONG, **CASES["natural"])
+    with pytest.raises(TrainingError, match="stopped by SIGTERM"):
+        train(config, callbacks=[Slow(), SignalAt(STEPS + 2)])
+    resumed = train(config, resume=True)
+    seconds = [record["train_seconds"] for record in resumed.history]
+    assert seconds[0] >= 0.2 * STEPS
+    assert seconds[1] >= 0.2 * 2
+    assert seconds[2] < 0.2
 
 
 @pytest.mark.parametrize("case", ["accumulated", "dropout"])

@@ -1,6 +1,7 @@
 """What an evaluation leaves behind: JSON, CSV, flags, and the table for a person."""
 
 import csv
+import dataclasses
 import json
 
 import numpy as np
@@ -68,6 +69,15 @@ def test_csv_has_one_line_per_example(result, tmp_path):
         assert float(row["closest"]) <= float(row["margin"])
         assert {row[f"condition_{name}"] for name in "abc"} <= {"0", "1"}
     assert {"broken_at_margins", "broken_at_pgd", "broken_at_apgd-ce", "broken_at_apgd-t"} <= set(rows[0])
+
+
+def test_the_epoch_of_other_weights_is_not_kept(result, tmp_path):
+    for name, epoch in (("epoch-0007", 7), ("epoch-0009", None)):
+        before = {"checkpoint_name": "epoch-0007", "epoch": 7, "seconds_per_epoch": 2.5}
+        (tmp_path / "evaluation.json").write_text(json.dumps(before))
+        write_records(dataclasses.replace(result, facts={"checkpoint_name": name}), tmp_path)
+        stored = json.loads((tmp_path / "evaluation.json").read_text())
+        assert (stored.get("epoch"), stored["seconds_per_epoch"], stored["checkpoint_name"]) == (epoch, 2.5, name)
 
 
 def test_a_folder_gets_all_three_and_keeps_what_it_knows_of_the_training(result, tmp_path):

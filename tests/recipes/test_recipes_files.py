@@ -157,3 +157,11 @@ def test_a_key_written_twice_is_refused_with_its_lines(tmp_path):
 def test_a_file_of_weights_is_no_recipe(tmp_path):
     with pytest.raises(RecipeError, match=r"w\.safetensors is a file of weights, not a recipe: `dyart evaluate"):
         resolve(str(tmp_path / "w.safetensors"))
+
+
+def test_the_default_method_named_is_no_other_method(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("method: {lam: 5.0}\n")
+    for words in ([], ["--method.name", "dyart"], ["--method.name", "dyart-awp"]):
+        assert resolve(path, words).method["lam"] == 5.0
+    assert "lam" not in resolve(path, ["--method.name", "at"]).method

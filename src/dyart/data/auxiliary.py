@@ -51,8 +51,13 @@ def auxiliary_of(pool: DataSet, fraction: float, data: DataSet) -> Auxiliary:
     """Return all training images of one set, with their labels, to be mixed into another of the same classes.
 
     Raises:
-        ValueError: the sets differ in more than their images.
+        ValueError: the sets differ in more than their images, or are one.
     """
+    if pool.name == data.name:
+        raise ValueError(
+            f"data.auxiliary {pool.name} is the set itself: its hold-out, by which epochs are compared, would be "
+            "trained on; name another one"
+        )
     if (pool.classes, pool.shape) != (data.classes, data.shape):
         raise ValueError(
             f"data.auxiliary {pool.name} has {len(pool.classes)} classes ({', '.join(pool.classes[:SHOWN])}, ...) and "

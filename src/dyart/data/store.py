@@ -47,7 +47,7 @@ def save(
 ) -> Path:
     """Write a set: into a temporary folder beside ``folder``, which then takes its place in one step.
 
-    A reader sees the old set or the new one, never a half; after an error nothing is left.
+    A reader sees the old set or the new one, for a moment none, never a half; after an error nothing is left.
 
     Args:
         folder: where the set will lie. A set that is there already is replaced.

@@ -85,6 +85,7 @@ class Training:
         self.kept = Kept(model)
         self.position, self.best, self.best_epoch = Position(), (-1.0, -1.0), -1
         self.means, self.window = Meter(), Meter()
+        self.epoch_began, self.seconds_before = time.monotonic(), 0.0  # this epoch's, in this process and before it
         # On a GPU to look at every step's loss would be to wait for it.
         waits = fabric.device.type != "cpu"
         self.guard = Guard(model, fabric.device, config.train.skip_bad_batches, waits)
@@ -200,8 +201,9 @@ class Training:
 
     def _epoch(self, seed: Callable[[int], None]) -> None:
         phase, started = self.phase(self.position.epoch), time.monotonic()
+        self.epoch_began = started
         if self.position.step == 0:
-            self.means = Meter()
+            self.means, self.seconds_before = Meter(), 0.0
             if self.position.epoch == phase.first > 0:
                 self.begin(phase)
         self.stepper.advance((self.position.epoch - phase.first) / phase.epochs)
@@ -214,12 +216,17 @@ class Training:
             if self.reduction.stops(bool(self.stop_reason)):
                 self._stop()
         self.guard.check(weights=True)
-        trained = time.monotonic() - started
+        trained = self.epoch_seconds
         self.position = Position(self.position.epoch + 1, 0)
         self._finish_epoch(phase, trained, time.monotonic())
         alone = self.loader.shard is None  # several processes agree on it in a step
         if alone and self.stop_reason and self.position.epoch < self.epochs:
             self._stop()
+
+    @property
+    def epoch_seconds(self) -> float:
+        """How long the steps of this epoch have taken, also before a resume in the middle of it."""
+        return self.seconds_before + time.monotonic() - self.epoch_began
 
     def _step(self, phase: Phase, batch: Batch) -> None:
         for callback in self.callbacks:

@@ -35,6 +35,7 @@ def save(training: "Training", name: str, best: bool, record: Record | None = No
         "method": training.method.state_dict(),
         "means": training.means.state_dict(),
         "window": training.window.state_dict(),
+        "seconds": training.epoch_seconds if training.position.step else 0.0,
         "skipped": int(training.guard.skipped),
         "lines": 0 if training.metrics is None else training.metrics.lines,
     }
@@ -96,6 +97,7 @@ def restore(training: "Training") -> bool:
         training.means.load_state_dict(state["means"], training.fabric.device)
         training.window.load_state_dict(state["window"], training.fabric.device)
         training.guard.skipped.fill_(state.get("skipped", 0))
+        training.seconds_before = float(state.get("seconds", 0.0))
         training.best, training.best_epoch = (state["best"][0], state["best"][1]), state["best_epoch"]
         if good.damaged and "best" not in good.index:  # a later epoch need not be better than what is lost
             training.best, training.best_epoch = (-1.0, -1.0), -1

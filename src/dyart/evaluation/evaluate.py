@@ -125,7 +125,7 @@ def evaluate(
         restarts: of the boundary search; None: 7 where nothing else is run, 2 before attacks.
         precision: of the attacks: ``"ieee"`` float32, ``"tf32"`` or ``"bf16"``; ``"auto"``: on a GPU bf16 for linf
             radii from 2/255 of the box on, else TF32. What an attack finds there and the model itself does not confirm
-            is attacked again in plain float32.
+            is attacked again in plain float32 (not by PGD where others come after it).
         compile: compile a copy of the model for the attacks; ``"auto"``: on a GPU, from 2,000 examples on.
         progress: True for a progress line on stderr, or a callable ``(done, total)`` of batches.
         facts: further entries for ``evaluation.json``, e.g. the name of the data set.

@@ -22,6 +22,7 @@ FILE, FLAGS, EXAMPLES = "evaluation.json", "evaluation.npz", "per_example.csv"
 PACKAGES = ("dyart", "torch", "numpy", "pyautoattack")
 # What a training's own measurement says of the run, and a later evaluation does not know.
 OF_THE_RUN = ("epoch", "seconds_per_epoch")
+CHECKPOINT = "checkpoint_name"
 
 
 def write_records(result: Evaluation, folder: Path) -> None:
@@ -29,7 +30,11 @@ def write_records(result: Evaluation, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_csv(result.per_example, folder / EXAMPLES)
     write_flags(folder, result.verdicts.correct, result.resisting)
-    write_json(folder / FILE, earlier(folder, OF_THE_RUN) | plain(result))
+    now, before = plain(result), earlier(folder, (*OF_THE_RUN, CHECKPOINT))
+    of = before.pop(CHECKPOINT, None)
+    if of is not None and now.get(CHECKPOINT, of) != of:
+        before.pop("epoch", None)  # that of other weights
+    write_json(folder / FILE, before | now)
 
 
 def earlier(folder: Path, keys: tuple[str, ...]) -> dict[str, Any]:

@@ -214,6 +214,8 @@ def merge(below: Tree, above: Tree) -> Tree:
     is the same.
     """
     new, old, below = _name(above, "method"), _name(below, "method"), dict(below)
+    if old is None and isinstance(below.get("method"), dict):
+        old = Config().method["name"]
     if new not in (None, old):
         same = str(new).removesuffix(SUFFIX) == str(old).removesuffix(SUFFIX)
         settings = below.pop("method", {})
