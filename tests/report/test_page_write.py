@@ -1,8 +1,6 @@
 """The page as a file: whole, self-contained, small enough, and honest about what is missing."""
 
-import html.parser
 import json
-import os
 import re
 import shlex
 import shutil
@@ -10,35 +8,12 @@ import sys
 
 import numpy as np
 import pytest
-from page_cases import HOSTILE, evaluation, write_run
+from page_cases import HOSTILE, Outline, evaluation, write_run
 
 from dyart.cli import main
 from dyart.engine.stored import RunError
 from dyart.report.page import write, write_page
 from dyart.report.page.run import class_names, read_runs, short_names
-
-
-class Outline(html.parser.HTMLParser):
-    """What a browser would make of a page: elements with their attributes, and the text outside of scripts."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.inside = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        self.inside = tag
-
-    def handle_data(self, data):
-        if self.inside not in ("script", "style"):
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
 
 
 def content(page: str) -> dict:
@@ -187,92 +162,6 @@ def test_a_damaged_archive_is_named(tmp_path, place, how):
     (run,) = read_runs([path.parent])
     assert run.pictures is None
     assert "dynamics.npz cannot be read" in run.damaged[0]
-
-
-def test_a_part_of_the_test_set_is_shown_as_such(tmp_path):
-    folder = write_run(tmp_path / "run")
-    part = json.loads((folder / "evaluation.json").read_text()) | {"images": 50, "drawn_from": 200, "clean": 0.82}
-    for age, name in enumerate(("evaluation-50", "evaluation-20")):
-        (folder / name).mkdir()
-        (folder / name / "evaluation.json").write_text(json.dumps(part))
-        os.utime(folder / name / "evaluation.json", (1000 - age, 1000 - age))
-    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
-    assert "also evaluated in L∞ on 50 of 200 test images (evaluation-50; APGD): clean 82.0" in text
-    assert "clean accuracy 80.0" in text, "cards and plots show the whole"
-    (folder / "evaluation.json").unlink()
-    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
-    assert "evaluated on 50 of 200 test images only (evaluation-50)" in text
-    assert "dyart evaluate" not in text
-
-
-def test_every_evaluation_of_a_run_is_told(tmp_path):
-    folder = write_run(tmp_path / "run")
-    others = {
-        "evaluation-100": evaluation() | {"images": 100, "drawn_from": 200, "clean": 0.79},
-        "evaluation-100-margins": evaluation() | {"norm": "l2", "attack": "boundary search", "robust": {"0.5": 0.3}},
-        "evaluation-pgd": evaluation() | {"attack": "PGD", "alarms": ["PGD stops early."]},
-    }
-    for name, record in others.items():
-        (folder / name).mkdir()
-        (folder / name / "evaluation.json").write_text(json.dumps(record))
-    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
-    assert text.count("also evaluated") == 3
-    assert "also evaluated in L∞ on 100 of 200 test images (evaluation-100; APGD): clean 79.0" in text
-    assert "also evaluated in L2 on 200 test images (evaluation-100-margins; boundary search): clean 80.0" in text
-    assert re.search(r"also evaluated in L∞ on 200 test images \(evaluation-pgd; PGD\): [^:]* PGD stops early\.", text)
-    (folder / "evaluation.json").write_text(json.dumps(evaluation() | {"norm": "l1"}))
-    (run,) = read_runs([folder])
-    assert (run.accuracy.norm, len(run.others)) == ("linf", 3)
-    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
-    assert "also evaluated in L1 on 200 test images (evaluation.json; APGD)" in text
-
-
-def test_distances_of_an_evaluation_on_other_data_are_not_the_runs_own(tmp_path):
-    folder = write_run(tmp_path / "run")
-    (folder / "margins.csv").rename(folder / "per_example.csv")
-    assert read_runs([folder])[0].margins is not None
-    (folder / "evaluation.json").write_text(json.dumps(evaluation() | {"data": "/my/other.npz"}))
-    assert read_runs([folder])[0].margins is None
-
-
-@pytest.mark.parametrize(
-    ("other", "words"),
-    [
-        ({"norm": "l2", "images": 200}, "also evaluated in L2 on 200 test images (evaluation-pgd; APGD): clean 80.0"),
-        (
-            {"data": "/my/other.npz"},
-            "also evaluated in L∞ on 200 test images of /my/other.npz (evaluation-pgd; APGD): clean",
-        ),
-    ],
-)
-def test_an_evaluation_in_another_norm_or_on_other_data_is_not_drawn_as_the_runs_own(tmp_path, other, words):
-    folder = write_run(tmp_path / "run")
-    (folder / "evaluation-pgd").mkdir()
-    (folder / "evaluation-pgd" / "evaluation.json").write_text(json.dumps(evaluation() | other))
-    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
-    assert words in text
-    assert "robust at 0.1 60.0" in text, "of the run's own"
-    (folder / "evaluation.json").unlink()
-    (run,) = read_runs([folder])
-    assert run.accuracy is None
-    (folder / "evaluation-50").mkdir()
-    (folder / "evaluation-50" / "evaluation.json").write_text(json.dumps(evaluation() | {"images": 50}))
-    os.utime(folder / "evaluation-50" / "evaluation.json", (1000, 1000))
-    (run,) = read_runs([folder])
-    assert run.accuracy.images == 50, "the older one, which is in its norm and on its data"
-    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
-    assert "evaluated on 50 test images (evaluation-50)" in text
-    (folder / "evaluation.json").write_text(json.dumps(evaluation() | other))
-    assert read_runs([folder])[0].accuracy.images == 50
-
-
-def test_an_evaluation_without_margins_does_not_pass_for_one_with(tmp_path):
-    folder = write_run(tmp_path / "run")
-    (folder / "margins.csv").unlink()
-    (folder / "per_example.csv").write_text("index,label,correct,margin\n0,1,1,\n1,1,0,\n")
-    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
-    assert "dyart margins" in text
-    assert "by the margins alone" not in text
 
 
 def test_a_run_in_which_no_example_counts_says_so(tmp_path):

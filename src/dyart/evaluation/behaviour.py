@@ -23,7 +23,7 @@ TOLERANCES = {"logits": 1e-3, "beside": 1e-3, "slopes": 0.05}
 
 
 def behaviour(view: View, x: Tensor, bounds: Bounds) -> Behaviour:
-    """Return logits at some examples and beside them, and slopes there: three forward passes and a backward pass.
+    """Return logits at some examples and beside them, and slopes there: two forward passes and a backward pass.
 
     Args:
         view: of the model; these passes are not counted.
@@ -36,7 +36,8 @@ def behaviour(view: View, x: Tensor, bounds: Bounds) -> Behaviour:
     beside = beside if bounds is None else beside.clamp(*as_bounds(bounds, x, check=False))
     before = view.count.forward, view.count.backward
     with torch.no_grad():
-        found = {"logits": view(x), "beside": view(beside), "slopes": _slopes(view, beside, way)}
+        logits = view(x)
+    found = {"logits": logits} | dict(zip(("beside", "slopes"), _sloping(view, beside, way), strict=True))
     view.count.forward, view.count.backward = before
     return {name: values.double().nan_to_num().tolist() for name, values in found.items()}
 
@@ -50,17 +51,17 @@ def alike(one: object, other: object) -> bool:
     return all(_close(one[name], other[name], TOLERANCES.get(name, 0.0)) for name in one)
 
 
-def _slopes(view: View, x: Tensor, way: Tensor) -> Tensor:
-    """Return the slope of a mixture of the logits along ``way``, ``[N, 1]``; nothing where there are no gradients."""
+def _sloping(view: View, x: Tensor, way: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits, and slopes of a mixture of them along ``way``, ``[N, 1]``: none where there are no gradients."""
     x = x.detach().requires_grad_()
-    try:
-        with torch.enable_grad():
-            logits = view(x)
-            mixture = torch.arange(1.0, logits.shape[1] + 1).cos().to(logits)
+    with torch.enable_grad():
+        logits = view(x)
+        mixture = torch.arange(1.0, logits.shape[1] + 1).cos().to(logits)
+        try:
             (gradient,) = torch.autograd.grad((logits * mixture).sum(), x)
-    except (RuntimeError, ValueError):
-        return x.new_zeros(0, 1)
-    return (gradient * way).flatten(1).sum(dim=1, keepdim=True)
+        except (RuntimeError, ValueError):
+            return logits.detach(), x.new_zeros(0, 1)
+    return logits.detach(), (gradient * way).flatten(1).sum(dim=1, keepdim=True)
 
 
 def _close(one: object, other: object, tolerance: float) -> bool:
