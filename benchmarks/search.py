@@ -10,7 +10,8 @@ the smallest distance that any search here has found.
 
 It can run in pieces: --problems and --solvers choose some searches (by name, or its beginning), --merge keeps
 the records of an earlier call with the same settings, also of one that was killed. The distances of every search lie
-beside the JSON (--name), in NAME-distances.npz, so that "best" is over all pieces.
+beside the JSON (--name), in NAME-distances.npz, so that "best" is over all pieces. Seconds compare within one call:
+every record says when its call began.
 
 --classes-cost measures instead how the cost depends on the number of classes: passes of the same searches on a
 network with 10 and one with 200 outputs (random weights; no images needed), into search_classes.json.
@@ -21,6 +22,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -355,11 +357,13 @@ def main() -> None:
         "beta": 5.0,
         "bounds": [0, 1],
     }
+    began = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
     records, distances = earlier(options.out, options.name, settings) if options.merge else Earlier([], {})
     names = options.solvers or (["fast", "fast,", "apgd", "fab"] if options.no_peers else None)
     for problem in options.problems:
         norm, boundary = problem.split("/")
         for new, found in measure(model, x, y, norm, boundary, names, options.lengths):
+            new["call"] = began
             records = [record for record in records if name_of(record) != name_of(new)] + [new]
             distances[name_of(new)] = found
             compare(records, distances)

@@ -102,6 +102,19 @@ def test_a_weight_that_is_computed_anew_is_left_as_it_was():
     copy.deepcopy(model)
 
 
+def test_a_compiled_model_whose_graph_serves_one_backward_pass():
+    torch.manual_seed(0)
+    net, inputs = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)).eval(), torch.rand(8, 6)
+    compiled = torch.compile(net, dynamic=True, backend="aot_eager")
+    logits = compiled(inputs.clone().requires_grad_())
+    with pytest.raises(RuntimeError, match="donated buffers"):  # what this test is about
+        torch.autograd.grad(logits.sum(), net[0].weight, retain_graph=True)
+    plain, found = search(net, inputs), search(compiled, inputs)
+    torch.testing.assert_close(found.margin, plain.margin)
+    assert found.cost.backward == plain.cost.backward
+    assert found.cost.forward == plain.cost.forward + 3  # each of three rivals has a graph of its own
+
+
 def test_a_hook_that_reaches_for_the_model_does_not_change_it():
     net, inputs = nn.Linear(6, 4), torch.rand(8, 6)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -22,6 +22,9 @@ from dyart.boundary.norms import Norm, flat
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.projections import project_onto_hyperplane, shrink_onto_hyperplane
 
+# In the error of a compiled graph that gives its memory away in its backward pass, and so has no second one.
+DONATED = "donated buffers"
+
 
 class Evaluation(NamedTuple):
     """The margin function at a batch of points, oriented so that it is positive on the inputs' side."""
@@ -137,18 +140,30 @@ class Problem:
         """Return values ``[M, N]`` and gradients ``[M, N, D]`` of pieces of the boundary at ``x``, and the logits.
 
         The pieces are those against ``rivals``, ``[N, M]``; None: against all other classes, or the one piece of the
-        soft boundary. One forward pass and M backward passes.
+        soft boundary. One forward pass and M backward passes; M forward passes more if the model's graph serves one
+        backward pass alone, as that of a compiled model does that has met several shapes.
         """
         with torch.enable_grad():
-            points = self._shown(x).requires_grad_()
-            logits = self._logits(points)
-            if rivals is None and self.boundary == "soft":
-                pieces = [self.orient(boundary_value(logits, self.labels, self.boundary, self.beta))]
-            else:
-                rivals = rivals_by_logit(logits.detach(), self.labels) if rivals is None else rivals
-                pieces = [self.against(logits, rival) for rival in rivals.unbind(dim=1)]
-            gradients = [self._gradient(piece, points, torch.ones_like(piece), keep=True) for piece in pieces]
+            points, pieces, logits = self._pieces(x, rivals)
+            try:
+                gradients = [self._gradient(piece, points, torch.ones_like(piece), keep=True) for piece in pieces]
+            except RuntimeError as error:
+                if DONATED not in str(error):
+                    raise
+                gradients = []
+                for number in range(len(pieces)):
+                    points, again, _ = self._pieces(x, rivals)
+                    gradients.append(self._gradient(again[number], points, torch.ones_like(again[number])))
         return self._plain(torch.stack(pieces)), torch.stack(gradients), logits.detach()
+
+    def _pieces(self, x: Tensor, rivals: Tensor | None) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Return the points as a leaf, the values there of the pieces of ``linearise``, and the logits."""
+        points = self._shown(x).requires_grad_()
+        logits = self._logits(points)
+        if rivals is None and self.boundary == "soft":
+            return points, [self.orient(boundary_value(logits, self.labels, self.boundary, self.beta))], logits
+        rivals = rivals_by_logit(logits.detach(), self.labels) if rivals is None else rivals
+        return points, [self.against(logits, rival) for rival in rivals.unbind(dim=1)], logits
 
     def value(self, x: Tensor) -> Tensor:
         """Return the oriented value at ``x``: one forward pass."""
