@@ -52,6 +52,8 @@ class Setting(NamedTuple):
     overshoot: float | Tensor
     pull_back: float | Tensor
     threshold: float | Tensor
+    settle: float | Tensor = 1.0
+    """The overshoot of the last steps for p = 1."""
 
 
 COLD = Schedule(overshoot=(1.2, 1.005), pull_back=(0.4, 0.97), threshold=(0.3, 0.06), memory=0.6)
@@ -82,8 +84,16 @@ DEEP, DRAW_BACK = 0.01, 0.9
 STRAIGHT, GROWTH, MOST, FALL, LEAST = 0.02, 4.0, 1000.0, 0.5, 0.03
 # The factor to begin with near a point that was found before, which few steps can follow only if they are sparse.
 TRUSTED = 16.0
-# The overshoot of the last step for p = 1.
-SETTLE = 1.001
+# For p = 1 the last step starts from the best point; in many coordinates the last SETTLING steps do, except in SHORT
+# searches. Their overshoot: SETTLE and, where the function is curved, CURVED of the share of the whole fall by which
+# the linearisation of the step before was too low, at most MOST_CURVED. With 43 evaluations, one such step with SETTLE
+# alone got across on 7 % of 41 images of a natural ResNet-18 and on 78 % of 37 of a robust one; so it does on 83 % and
+# 89 %, where one larger number for all would make margins of the robust one longer. Two such steps make them shorter
+# than one by 0.2 % on 43 other images of the natural network and by 0.4 % on 40 of the robust one; three or four were
+# not better on both.
+SETTLE, CURVED, MOST_CURVED, SETTLING = 1.001, 0.7, 0.5, 2
+# Less than this share is rounding: the function is straight.
+ROUNDING = 1e-5
 # Searches of this many steps are too short to end in any special way.
 FEW = 4
 
@@ -214,15 +224,23 @@ def move(problem: Problem, walk: Walk, now: Evaluation, step: int, pace: Pace) -
     if step + 1 == pace.evaluations:
         return walk._replace(best=walk.best.closer(problem.candidate(walk.x, now)))
     setting = _setting(problem, walk.warm, pace, step)
+    ending = _ending(problem, step, pace)
     if problem.norm == "l1":
+        if ending and walk.before is not None:
+            setting = setting._replace(settle=SETTLE + CURVED * _curved(problem, *walk.before, walk.x, now))
         trust = walk.trust if walk.before is None else _trust(walk.trust, *walk.before, walk.x, now, walk.aim)
         setting = setting._replace(threshold=setting.threshold * trust)
         walk = walk._replace(trust=trust, before=(walk.x, now))
     take_step = compiled(_step) if problem.compiled and problem.norm != "l1" else _step
     past = now.gradient if walk.normal is None else walk.normal
-    ending = step + 2 == pace.evaluations and pace.evaluations > FEW
     x, normal, best = take_step(problem, walk.x, now, past, walk.aim, walk.best, setting, ending)
     return walk._replace(x=x, normal=normal, best=best, aim=now.aimed)
+
+
+def _ending(problem: Problem, step: int, pace: Pace) -> bool:
+    """Return whether the evaluation after this one is spent in a special way."""
+    last = SETTLING if _cold(problem) is COLD_L1_MANY and pace.evaluations >= SHORT else 1
+    return step + 1 + last >= pace.evaluations > FEW
 
 
 def _setting(problem: Problem, warm: bool | Tensor, pace: Pace, step: int) -> Setting:
@@ -322,18 +340,26 @@ def _trust(trust: Tensor, start: Tensor, then: Evaluation, x: Tensor, now: Evalu
     return torch.where(straight, (GROWTH * trust).clamp(max=MOST), torch.where(now.value < 0, 1.0, fallen))
 
 
+def _curved(problem: Problem, start: Tensor, then: Evaluation, x: Tensor, now: Evaluation) -> Tensor:
+    """Return by how much the linearisation at ``start`` was too low at ``x``, in the fall from the input, ``[N]``."""
+    predicted = then.followed + (then.gradient * (x - start)).sum(dim=1)
+    whole = (then.followed - (then.gradient * (start - problem.origin)).sum(dim=1)).abs()
+    short = (now.followed - predicted) / torch.where(whole > 0, whole, 1.0)
+    return torch.where(short > ROUNDING, short.clamp(max=MOST_CURVED), 0.0)
+
+
 def _last(problem: Problem, x: Tensor, best: Best, setting: Setting) -> Tensor:
-    """Return where the last evaluation is spent: at ``x``, or where the best point is improved more surely.
+    """Return where one of the last evaluations is spent: at ``x``, or where the best point is improved more surely.
 
     A best point well across the boundary is drawn back towards the input. For p = 1, where that would take coordinates
-    off their bounds, the best point makes one more step, all but onto the boundary.
+    off their bounds, the best point makes one more step, as little across the boundary as its curvature allows.
     """
     origin = problem.origin
     way = best.points - origin
     found = best.distance.isfinite()  # torch 2.6 cannot compile best.found, a property
     fall = -(best.gradient * way).sum(dim=1)
     if problem.norm == "l1":
-        offset, threshold = SETTLE * (best.value + fall), setting.threshold * way.abs().amax(dim=1)
+        offset, threshold = setting.settle * (best.value + fall), setting.threshold * way.abs().amax(dim=1)
         way = problem.shrink(way, best.gradient, offset, threshold)
         usable = found & _finite(way)
         return problem.into_box(torch.where(usable[:, None], origin + way, x))
