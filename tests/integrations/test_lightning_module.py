@@ -18,6 +18,7 @@ with warnings.catch_warnings():
 
 from dyart.dynamics.lightning import MonitorCallback
 from dyart.integrations import lightning
+from dyart.methods import AT
 from dyart.methods.base import registered
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning's own
@@ -161,6 +162,21 @@ def test_inputs_that_were_normalised_are_named(tmp_path):
 
     with pytest.raises(ValueError, match="bounds"):
         fit(Shifted(network(), "at"), tmp_path)
+
+
+def test_a_baseline_trains_in_bounds_of_its_own(tmp_path):
+    class Shifted(DyARTModule):
+        def examples(self, batch):
+            return 5 * batch[0] - 2, batch[1]
+
+    fit(Shifted(network(), "at", steps=1, bounds=(-2.0, 3.0)), tmp_path)
+    with pytest.raises(ValueError, match="radius 8 is larger than the box"):
+        fit(DyARTModule(network(), AT(radius=8.0)), tmp_path)
+
+
+def test_settings_that_need_the_engine_are_warned_of(tmp_path):
+    with pytest.warns(UserWarning, match="warm_start: without effect in this loop"):
+        fit(DyARTModule(network(), "dyart", r0=0.1, lam=1.0, steps=2, warm_start=True), tmp_path)
 
 
 def test_wrong_settings_are_named():

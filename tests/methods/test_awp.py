@@ -258,6 +258,7 @@ def test_a_network_without_matrices_has_nothing_to_move():
 
 def test_anybodys_loop_needs_the_module():
     model, batch = setting()
+    model.eval()  # in training mode a function is warned of, too
     with pytest.raises(TypeError, match=r"'at-awp' moves the network's weights: it needs the nn\.Module.*function"):
         find("at-awp")()(lambda x: 2 * model(x), X, batch.labels)
 

@@ -237,10 +237,10 @@ def test_the_defaults_and_the_cost():
     modes = []
     model.register_forward_hook(lambda *_: modes.append(model.training))
     FAT(tau=0)(model, batch.inputs, batch.labels)
-    assert modes == [False] * 10 + [True]
+    assert modes == [False] * 11 + [True], "the first pass of a first call is the check's"
     modes.clear()
     FATTRADES(tau=0)(model, batch.inputs, batch.labels)
-    assert modes == [False] * 11 + [True] * 2
+    assert modes == [False] * 12 + [True] * 2
 
 
 @pytest.mark.parametrize("make", [FAT, FATTRADES])

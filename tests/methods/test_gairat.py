@@ -183,7 +183,7 @@ def test_the_defaults_and_the_cost():
     modes = []
     model.register_forward_hook(lambda *_: modes.append(model.training))
     method(model, batch.inputs, batch.labels)
-    assert modes == [False] * 10 + [True]
+    assert modes == [False] * 11 + [True], "the first pass of a first call is the check's"
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,11 @@ def test_natural_training_is_one_pass_in_training_mode():
     model, labels = setting("batch")
     calls = []
     model.register_forward_hook(lambda *_: calls.append(model.training))
-    Natural()(model, X, labels)
+    method = Natural()
+    method(model, X, labels)
+    assert calls == [False, True], "the first call checks the batch"
+    calls.clear()
+    method(model, X, labels)
     assert calls == [True]
 
 
@@ -105,7 +109,11 @@ def test_adversarial_training_costs_its_steps_and_one_more():
     model, labels = setting("batch")
     modes = []
     model.register_forward_hook(lambda *_: modes.append(model.training))
-    AT(steps=6)(model, X, labels)
+    method = AT(steps=6)
+    method(model, X, labels)
+    assert modes == [False] * 7 + [True], "the first call checks the batch"
+    modes.clear()
+    method(model, X, labels)
     assert modes == [False] * 6 + [True]
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from engine_cases import CrashAt, CrashError
+from objective_cases import images, labels_of, network
 
 from dyart.engine.callbacks import Callback
 from dyart.engine.fit import TrainingError
@@ -154,6 +155,18 @@ def test_elsewhere_the_steps_stay():
     assert method.stage is None
     assert method.state_dict() == {}
     assert DyART(steps=8).stage is None
+
+
+def test_a_call_says_that_the_steps_stay_unless_somebody_tells_of_epochs():
+    model, x = network("group"), images()
+    labels = labels_of(model, x)
+    method, other = (DyART(r0=0.05, steps=5, adaptive_steps=True) for _ in range(2))
+    with pytest.warns(UserWarning, match="^adaptive_steps: without effect in this loop"):
+        method(model, x, labels)
+    method(model, x, labels)  # once; and warnings are errors here
+    other.prepare(len(x), CPU)
+    other(model, x, labels)
+    assert other.counter.tally[1] > 0
 
 
 def test_what_another_configuration_kept_is_told_apart():

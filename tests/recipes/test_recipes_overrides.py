@@ -4,6 +4,7 @@ import copy
 
 import pytest
 
+from dyart.methods import registered
 from dyart.recipes import RecipeError, dump, make_method, resolve
 from dyart.recipes.load import merge
 
@@ -94,6 +95,12 @@ def test_a_key_of_another_method_is_unknown():
 
 def test_an_object_of_python_is_no_key():
     assert "method.search_model" in refused("--method.search_model", "x")
+
+
+@pytest.mark.parametrize("name", registered())
+def test_images_of_a_recipe_have_no_other_box(name):
+    assert "bounds" not in resolve("fashion-mini-cnn-at", ["--method.name", name]).method
+    assert "no key method.bounds" in refused("--method.name", name, "--method.bounds", "[0, 255]")
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ one forward pass; examples differ by masks, so that shapes are static and nothin
 import torch
 from torch import Tensor
 
+from dyart.attacks.pgd import clipped
 from dyart.boundary.margins import at_least_float32, soft_logit_margin
 from dyart.boundary.model import Model, logits_of
-from dyart.boundary.validation import check_count, check_positive
+from dyart.boundary.validation import Bounds, check_count, check_positive
 
 
 def half_probability_margin(logits: Tensor, labels: Tensor) -> Tensor:
@@ -26,7 +27,7 @@ def margin_bisection(
     steps: int = 10,
     *,
     first: Tensor | None = None,
-    bounds: tuple[float, float] | None = (0.0, 1.0),
+    bounds: Bounds = (0.0, 1.0),
 ) -> Tensor:
     """Return e in [0, cap] where the margin of ``inputs + e * directions`` changes its sign, ``[N]``.
 
@@ -59,10 +60,10 @@ def margin_bisection(
     return e
 
 
-def along(inputs: Tensor, directions: Tensor, e: Tensor, bounds: tuple[float, float] | None = (0.0, 1.0)) -> Tensor:
+def along(inputs: Tensor, directions: Tensor, e: Tensor, bounds: Bounds = (0.0, 1.0)) -> Tensor:
     """Return ``inputs + e * directions`` with one e per example, clipped to the bounds."""
     points = inputs + e.to(inputs.dtype).reshape(-1, *[1] * (inputs.ndim - 1)) * directions
-    return points if bounds is None else points.clamp(*bounds)
+    return clipped(points, bounds)
 
 
 def inside(model: Model, inputs: Tensor, labels: Tensor) -> Tensor:

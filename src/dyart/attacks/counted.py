@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dyart.attacks.pgd import AttackNorm, Objective, Start, cross_entropy, pgd
 from dyart.boundary.model import Model
-from dyart.boundary.validation import check_choice
+from dyart.boundary.validation import Bounds, check_choice
 
 Count = Literal["correct", "first-error"]
 
@@ -37,7 +37,7 @@ def counted_pgd(
     start: Start = "uniform",
     key: int | Tensor = 0,
     index: Tensor | None = None,
-    bounds: tuple[float, float] | None = (0.0, 1.0),
+    bounds: Bounds = (0.0, 1.0),
     compile: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the points of ``pgd``, whose arguments these are, and every example's count, int64 ``[N]``.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dyart.attacks.pgd import AttackNorm, Objective, Start, cross_entropy, pgd
 from dyart.boundary.model import Model
-from dyart.boundary.validation import check_count
+from dyart.boundary.validation import Bounds, check_count
 
 
 def early_stopped_pgd(
@@ -36,7 +36,7 @@ def early_stopped_pgd(
     start: Start = "uniform",
     key: int | Tensor = 0,
     index: Tensor | None = None,
-    bounds: tuple[float, float] | None = (0.0, 1.0),
+    bounds: Bounds = (0.0, 1.0),
     compile: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return points within ``radius`` of the inputs, and how many steps every example took, int64 ``[N]``.

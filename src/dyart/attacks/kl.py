@@ -14,7 +14,7 @@ from torch import Tensor
 from dyart.attacks.pgd import AttackNorm, Objective, pgd
 from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, logits_of
-from dyart.boundary.validation import check_choice
+from dyart.boundary.validation import Bounds, check_choice
 
 RandomStart = Literal["uniform", "normal"]
 
@@ -62,7 +62,7 @@ def kl_pgd(
     start: RandomStart = "normal",
     key: int | Tensor = 0,
     index: Tensor | None = None,
-    bounds: tuple[float, float] | None = (0.0, 1.0),
+    bounds: Bounds = (0.0, 1.0),
     compile: bool = False,
 ) -> Tensor:
     """Return points within ``radius`` of the inputs that are predicted otherwise: PGD on the KL divergence.

@@ -181,10 +181,14 @@ def _into(points: Tensor, inputs: Tensor, ball: Tensor, norm: Norm, bounds: Boun
         length = _per_example(norms.norm(away, "l2"), inputs)
         away = away * (ball / torch.maximum(length, ball))
         away = torch.where(ball > 0, away, 0.0)
-    points = inputs + away
+    return clipped(inputs + away, bounds)
+
+
+def clipped(points: Tensor, bounds: Bounds) -> Tensor:
+    """Return points clipped to the bounds; no host synchronisation."""
     if bounds is None:
         return points
     low, high = bounds
     if isinstance(low, (int, float)) and isinstance(high, (int, float)):  # torch 2.6 compiles no `int | float`
         return points.clamp(low, high)
-    return points.clamp(*as_bounds(bounds, inputs, check=False))
+    return points.clamp(*as_bounds(bounds, points, check=False))

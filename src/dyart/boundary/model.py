@@ -21,8 +21,9 @@ def logits_of(output: object) -> Tensor:
     if not isinstance(logits, Tensor):
         part = repr(next(iter(output), "logits")) if isinstance(output, Mapping) else "0"
         raise TypeError(
-            f"the model returned {type(output).__name__}; it must return a tensor of logits [N, K] or an object "
-            f"with a .logits attribute: call model.eval() and wrap it, e.g. lambda x: model(x)[{part}]"
+            f"the model returned {type(output).__name__}; it must return a tensor of logits [N, K] or an object with a "
+            f".logits attribute. In eval mode wrap it, e.g. lambda x: model(x)[{part}]; to train it, in a module, by "
+            f"which its mode can be set: class Logits(nn.Sequential): forward = lambda self, x: self[0](x)[{part}]"
         )
     if logits.ndim == 1 or (logits.ndim == 2 and logits.shape[1] == 1):
         raise ValueError(

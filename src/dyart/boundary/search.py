@@ -19,7 +19,6 @@ from dyart.boundary.model import (
     has_training_batch_norm,
     ieee_float32,
     logits_of,
-    training_behind,
     unchanged,
 )
 from dyart.boundary.multistart import Effort, solve
@@ -128,12 +127,7 @@ def closest_boundary_points(
                 "mode) and leaves the mode as it is. Call model.eval() to silence this",
                 stacklevel=2,
             )
-        if behind := training_behind(model):
-            warnings.warn(
-                f"the model is a function, and {', '.join(behind)} in it is in training mode, with dropout or "
-                "BatchNorm: points would be of other networks than the one that is used later. Call .eval() first",
-                stacklevel=2,
-            )
+        validation.warn_of_training(model, "Call .eval() first", stacklevel=3)
     validation.check_start(start, inputs, bounds, validate)
     if index is not None and (index.shape != inputs.shape[:1] or index.is_floating_point()):
         raise ValueError(

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dyart.boundary.model import Model, logits_of
+from dyart.boundary.model import Model, logits_of, training_behind
 
 Bound = float | Tensor
 Bounds = tuple[Bound, Bound] | None
@@ -142,6 +142,16 @@ def check_logits(logits: Tensor, examples: int) -> None:
             "the soft one is not, and gradients vanish where it is confident: return logits (drop the softmax) or "
             "log-probabilities",
             stacklevel=4,
+        )
+
+
+def warn_of_training(model: Model, advice: str, stacklevel: int) -> None:
+    """Warn if the model is a function around a network in training mode: no mode can be set through it."""
+    if behind := training_behind(model):
+        warnings.warn(
+            f"the model is a function, and {', '.join(behind)} in it is in training mode, with dropout or BatchNorm: "
+            f"points would be of other networks than the one that is used later. {advice}",
+            stacklevel=stacklevel,
         )
 
 

@@ -27,12 +27,13 @@ class DyARTModule(lightning_package().LightningModule):  # type: ignore[misc]
         module = DyARTModule(network, "dyart", r0=16 / 255, lam=300.0, radius=8 / 255)
         Trainer(max_epochs=30).fit(module, train_batches, validation_batches)
 
-    Batches are pairs of inputs in [0, 1] and integer labels. It logs the loss and what the method tells of itself under
-    ``train/``, and clean and robust accuracy under ``val/``. Points are crafted with the network in eval mode, the loss
-    is taken in training mode. Random starts depend on seed, step, process and place in the batch alone: a training that
-    goes on from a checkpoint draws as if it had not stopped. For an optimizer, a schedule or batches of your own,
-    override ``configure_optimizers`` or ``examples``; in a module of your own, ``loss, metrics = objective(network,
-    inputs, labels)`` in its ``training_step`` is all there is to it.
+    Batches are pairs of inputs in the method's ``bounds``, [0, 1] unless it is told otherwise, and integer labels. It
+    logs the loss and what the method tells of itself under ``train/``, and clean and robust accuracy under ``val/``.
+    Points are crafted with the network in eval mode, the loss is taken in training mode. Random starts depend on seed,
+    step, process and place in the batch alone: a training that goes on from a checkpoint draws as if it had not
+    stopped. For an optimizer, a schedule or batches of your own, override ``configure_optimizers`` or ``examples``; in
+    a module of your own, ``loss, metrics = objective(network, inputs, labels)`` in its ``training_step`` is all there
+    is to it.
 
     Methods that keep something per example from epoch to epoch (MMA's radii, DyART's ``warm_start``) know no example
     by its name here: they begin anew at every step.
@@ -89,8 +90,8 @@ class DyARTModule(lightning_package().LightningModule):  # type: ignore[misc]
         """Return the method's loss of a batch."""
         inputs, labels = self.examples(batch)
         if not self._seen:  # once: it costs host synchronisation
-            validation.check_inputs(inputs, getattr(self.method, "bounds", (0.0, 1.0)))
-            validation.check_labels(labels, inputs)
+            validation.check_inputs(inputs, self.method.bounds)  # also of natural training: validation attacks them
+            self.method.check(self.network, inputs, labels)
             self._seen = True
         index = torch.arange(len(inputs), device=inputs.device) + self.global_rank * len(inputs)
         moment = draws.key(self.seed, "lightning", self.current_epoch, batch_idx)
@@ -107,7 +108,7 @@ class DyARTModule(lightning_package().LightningModule):  # type: ignore[misc]
         inputs, labels = self.examples(batch)
         moment = draws.key(self.seed, "validation", batch_idx, self.global_rank)
         right = correct(self.network, inputs, labels)
-        box = getattr(self.method, "bounds", (0.0, 1.0))
+        box = self.method.bounds
         resists = resists_pgd(self.network, inputs, labels, self.radius, norm=self.norm, key=moment, bounds=box)
         values = {"val/clean": right.float().mean(), "val/robust": resists.float().mean()}
         self.log_dict(values, prog_bar=True, batch_size=len(inputs), sync_dist=True)

@@ -8,8 +8,10 @@ The attack runs in eval mode; BatchNorm's running statistics see adversarial ima
 from torch import Tensor
 
 from dyart.attacks.pgd import ATTACK_NORMS, STARTS, AttackNorm, Start, pgd
+from dyart.attacks.radii import check_unit
 from dyart.boundary import validation
 from dyart.boundary.model import Model, logits_of
+from dyart.boundary.validation import Bounds
 from dyart.data.loader import Batch
 from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register, start_key
 
@@ -24,6 +26,7 @@ class AT(Method[Tensor]):
         step_size: of one PGD step.
         norm: ``"linf"`` or ``"l2"``.
         start: of PGD: ``"uniform"`` in the ball, ``"normal"`` close to the input, or the ``"input"``.
+        bounds: of the inputs and the adversarial images, ``(low, high)``, numbers or tensors; None: none.
     """
 
     def __init__(
@@ -33,6 +36,8 @@ class AT(Method[Tensor]):
         step_size: float = 2 / 255,
         norm: AttackNorm = "linf",
         start: Start = "uniform",
+        *,
+        bounds: Bounds = (0.0, 1.0),
     ) -> None:
         """Check and keep the settings."""
         validation.check_positive("radius", radius)
@@ -41,6 +46,11 @@ class AT(Method[Tensor]):
         validation.check_choice("norm", norm, ATTACK_NORMS)
         validation.check_choice("start", start, STARTS)
         self.radius, self.steps, self.step_size, self.norm, self.start = radius, steps, step_size, norm, start
+        self.bounds = None if bounds is None else validation.as_pair(bounds)
+
+    def check_settings(self) -> None:
+        """Raise if the ball is larger than the box."""
+        check_unit("radius", self.radius, self.norm, self.bounds)
 
     def craft(self, model: Model, batch: Batch) -> Tensor:
         """Return the adversarial images."""
@@ -55,6 +65,7 @@ class AT(Method[Tensor]):
             start=self.start,
             key=start_key(batch, "at"),
             index=batch.index,
+            bounds=self.bounds,
             compile=self.compiled,
         )
 

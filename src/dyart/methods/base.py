@@ -20,8 +20,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dyart.boundary import validation
 from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, evaluation_mode, ordinary, unchanged
+from dyart.boundary.validation import Bounds
 from dyart.data import draws
 from dyart.data.loader import Batch
 from dyart.models.factory import load_named
@@ -48,6 +50,11 @@ class Method(ABC, Generic[Crafted]):
     """Compile the crafting's own tensor work; the engine says so where it captures the step, on a GPU."""
     static: bool = False
     """The network is called with one shape alone; the engine says so where it compiles it."""
+    crafts: ClassVar[bool] = True
+    """Points are crafted from the inputs, inside the bounds."""
+    bounds: Bounds = (0.0, 1.0)
+    """Of inputs and points: ``(low, high)``, numbers or tensors; None: none. Radii and steps are in the same unit."""
+    _checked: bool = False
 
     @abstractmethod
     def craft(self, model: Model, batch: Batch) -> Crafted:
@@ -113,13 +120,57 @@ class Method(ABC, Generic[Crafted]):
         Points are crafted in eval mode (BatchNorm with its running statistics); the loss is taken in the mode that
         the model is in. Random starts differ from call to call and from process to process, and leave torch's
         generators alone.
+
+        The first call checks the batch (see ``check``), which costs host synchronisation; later ones have none but
+        what the method itself has.
         """
+        if not self._checked:
+            self.check(model, inputs, labels)
+            self._checked = True
+        self._check_size(inputs)
         index = torch.arange(len(inputs), device=inputs.device)
         self._calls = getattr(self, "_calls", 0) + 1
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         key = torch.full((), draws.key(rank, "call", self._calls), dtype=torch.int64, device=inputs.device)
         batch = Batch(inputs, labels, index, key)
-        return self.loss_alone(model, batch, self.crafted(model, batch))
+        with self._nameless():
+            return self.loss_alone(model, batch, self.crafted(model, batch))
+
+    def check(self, model: Model, inputs: Tensor, labels: Tensor) -> None:
+        """Raise unless a batch in a loop of one's own can be trained on: one forward pass, host synchronisation.
+
+        Inputs must be inside the bounds and labels classes of the model, which must return logits. Warns of a function
+        whose network is in training mode: no mode can be set through it.
+        """
+        crafting = self._crafting_model(model)
+        if self.crafts:
+            validation.check_inputs(inputs, self.bounds)
+        validation.check_labels(labels, inputs)
+        self._check_size(inputs)
+        self.check_settings()
+        if self.crafts:
+            validation.warn_of_training(crafting, "Wrap it in an nn.Module, whose mode can be set", stacklevel=4)
+        with evaluation_mode(crafting), unchanged(crafting, inputs.device):
+            logits = validation.first_logits(crafting, inputs)
+        torch.clear_autocast_cache()  # older torch would use weights cast without a graph again
+        validation.check_logits(logits, len(inputs))
+        validation.check_label_range(labels, logits.shape[1])
+
+    def check_settings(self) -> None:
+        """Raise or warn where settings do not suit a loop of one's own, e.g. a radius larger than the bounds allow."""
+
+    def _check_size(self, inputs: Tensor) -> None:
+        if len(inputs) == 0:
+            raise ValueError(f"{type(self).__name__} needs at least one example")
+
+    @contextmanager
+    def _nameless(self) -> Iterator[None]:
+        """Do without what is kept per example: in anybody's training loop nobody says whose examples these are."""
+        yield
+
+    def _crafting_model(self, model: Model) -> Model:
+        """Return the network that points are crafted with, where that is not the one that is trained."""
+        return model
 
     def loss_alone(self, model: Model, batch: Batch, crafted: Crafted) -> tuple[Tensor, Metrics]:
         """Return ``loss`` where nobody enters ``perturbed``: in anybody's training loop."""
@@ -127,7 +178,7 @@ class Method(ABC, Generic[Crafted]):
 
     def crafted(self, model: Model, batch: Batch) -> Crafted:
         """Return ``craft`` with the model put into eval mode and left as it was."""
-        device = batch.inputs.device
+        device, model = batch.inputs.device, self._crafting_model(model)
         with torch.inference_mode(False), evaluation_mode(model), unchanged(model, device):
             batch = replace(batch, inputs=ordinary(batch.inputs), labels=ordinary(batch.labels))
             return self.craft(model, batch)

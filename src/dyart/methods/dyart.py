@@ -6,6 +6,7 @@ with B+ the examples inside the soft boundary, R_soft the distance to it, and th
 Points that fail the paper's conditions (a) and (b) are left out, as in the paper (its appendix C.2).
 """
 
+import warnings
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Literal, get_args
@@ -20,7 +21,7 @@ from dyart.boundary.cost import Cost, ExponentialCost, check_cost
 from dyart.boundary.gradient import margin_costs, margin_weights
 from dyart.boundary.kernels import compiled
 from dyart.boundary.margins import BOUNDARIES, Boundary, boundary_value
-from dyart.boundary.model import Model, evaluation_mode, logits_of, unchanged
+from dyart.boundary.model import Model, evaluation_mode, logits_of
 from dyart.boundary.norms import NORMS, Norm, flat
 from dyart.boundary.points import BoundaryPoints, Passes
 from dyart.boundary.problem import Problem
@@ -66,7 +67,7 @@ class DyART(Method[BoundaryPoints]):
             eval mode.
         norm: ``"linf"``, ``"l2"`` or ``"l1"``.
         boundary: ``"soft"`` (the paper's) or ``"exact"``.
-        bounds: of the inputs, ``(low, high)`` or None.
+        bounds: of the inputs and their boundary points, ``(low, high)``, numbers or tensors; None: none.
         cost: a cost h of one's own instead of alpha and r0 (see ``Cost``); margins from r0 on still take no part.
         joint: clean images and boundary points in one forward pass, so that BatchNorm sees them together. False:
             two passes, boundary points first, as in the paper's released code; with BatchNorm in training mode the
@@ -83,12 +84,12 @@ class DyART(Method[BoundaryPoints]):
         warm_start: search from where the example's point was in the epoch before, moved as the image is by its new crop
             and mirroring; an example without one searches as usual. One more forward pass (of the input), one byte of
             memory per coordinate of the training set, on the device and in checkpoints (154 MB for CIFAR-10); in the
-            engine, which knows examples by their index, and not elsewhere.
+            engine, which knows examples by their index, and not elsewhere (a call warns).
         retire: examples leave the search once it shows that they have no margin, one surely beyond r0, or a point that
             is locally optimal to 2 per cent. Host synchronisation: where shapes must be static, i.e. where the network
             is compiled or the step captured, nobody leaves, since a masked example would cost its passes all the same.
         adaptive_steps: take 5, 7, 10, 14 or 20 steps, chosen for every epoch by the share of good points in the one
-            before (see ``dyart.methods.step_count``), beginning with ``steps``; in the engine alone.
+            before (see ``dyart.methods.step_count``), beginning with ``steps``; in the engine alone (a call warns).
     """
 
     needs_burn_in = True
@@ -144,7 +145,6 @@ class DyART(Method[BoundaryPoints]):
         self.warm_start, self.retire, self.adaptive_steps, self.examples = warm_start, retire, adaptive_steps, 0
         self.ways: Ways | None = None
         self.counter: StepCount | None = None
-        self._validated = False
 
     def prepare(self, examples: int, device: torch.device) -> None:
         """Take note of how many examples there are to know the ways of, and choose the steps from here on."""
@@ -193,27 +193,15 @@ class DyART(Method[BoundaryPoints]):
         self.ways.steps.copy_(state["steps"])
         self.ways.sizes.copy_(state["sizes"])
 
-    def __call__(self, model: Model, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Metrics]:
-        """Return the loss of a batch, to be differentiated, and what to log (see ``loss``).
-
-        The first call checks the batch, which costs host synchronisation; later ones have none, but with ``retire``.
-        """
-        if not self._validated:
-            self._validate(model, inputs, labels)
-            self._validated = True
-            torch.clear_autocast_cache()  # older torch would use weights cast without a graph again
-        with self._cold():
-            return super().__call__(model, inputs, labels)
-
     def search(self, model: Model, inputs: Tensor, labels: Tensor) -> BoundaryPoints:
         """Return the points that one call trains on: ``steps`` passes, no host synchronisation but with ``retire``."""
         nothing = torch.zeros((), dtype=torch.int64, device=inputs.device)
-        with self._cold():
+        with self._nameless():
             return self.crafted(model, Batch(inputs, labels, nothing, nothing))
 
     @contextmanager
-    def _cold(self) -> Iterator[None]:
-        """Do without warm starts: whose examples these are, a caller does not say."""
+    def _nameless(self) -> Iterator[None]:
+        """Do without warm starts."""
         kept = self.warm_start, self.ways
         self.warm_start, self.ways = False, None
         try:
@@ -221,9 +209,20 @@ class DyART(Method[BoundaryPoints]):
         finally:
             self.warm_start, self.ways = kept
 
-    def crafted(self, model: Model, batch: Batch) -> BoundaryPoints:
-        """Return ``craft`` with the search model in eval mode and left as it was."""
-        return super().crafted(self._searched(model), batch)
+    def _crafting_model(self, model: Model) -> Model:
+        """Return the search model, if there is one."""
+        return model if self.search_model is None else self.search_model
+
+    def check_settings(self) -> None:
+        """Raise if r0 is larger than the box; warn of settings that need the engine."""
+        check_unit("r0", self.r0, self.norm, self.bounds)
+        idle = ["warm_start"] * self.warm_start + ["adaptive_steps"] * (self.adaptive_steps and self.counter is None)
+        if idle:
+            warnings.warn(
+                f"{' and '.join(idle)}: without effect in this loop. The engine (dyart train) alone tells the method "
+                "which examples these are and when an epoch begins",
+                stacklevel=4,
+            )
 
     def craft(self, model: Model, batch: Batch) -> BoundaryPoints:
         """Return the boundary points: ``steps`` forward and backward passes, a forward pass more for a warm start."""
@@ -301,21 +300,6 @@ class DyART(Method[BoundaryPoints]):
         weights, weighed = margin_weights(points, self.cost, mask=used, multiplier=multiplier)
         total, count = gathered(weights.abs(), shard).sum(), gathered(weighed.to(weights), shard).sum()
         return torch.where(total > 0, count / torch.where(total > 0, total, 1.0), 0.0)
-
-    def _searched(self, model: Model) -> Model:
-        return model if self.search_model is None else self.search_model
-
-    def _validate(self, model: Model, inputs: Tensor, labels: Tensor) -> None:
-        validation.check_inputs(inputs, self.bounds)
-        validation.check_labels(labels, inputs)
-        if len(inputs) == 0:
-            raise ValueError("DyART needs at least one example")
-        check_unit("r0", self.r0, self.norm, self.bounds)
-        net = self._searched(model)
-        with evaluation_mode(net), unchanged(net, inputs.device):
-            logits = validation.first_logits(net, inputs)
-        validation.check_logits(logits, len(inputs))
-        validation.check_label_range(labels, logits.shape[1])
 
     def _logits(self, model: Model, points: BoundaryPoints, inputs: Tensor) -> tuple[Tensor, Tensor]:
         if self.statistics == "running":

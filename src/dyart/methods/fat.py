@@ -24,6 +24,7 @@ from dyart.attacks.kl import RandomStart, constant_logits, kl_from
 from dyart.attacks.pgd import AttackNorm, Objective, Start, cross_entropy
 from dyart.boundary import validation
 from dyart.boundary.model import Model
+from dyart.boundary.validation import Bounds
 from dyart.data.loader import Batch
 from dyart.methods.at import AT
 from dyart.methods.base import Method, Metrics, register, start_key
@@ -34,7 +35,7 @@ class Friendly(Method[tuple[Tensor, Tensor]]):
     """A method with early-stopped PGD in the place of PGD.
 
     Args:
-        outer: whose loss, ball and steps these are.
+        outer: whose loss, ball, box and steps these are.
         omega: deviation of the noise in every step.
         tau: steps beyond the first error; None: as many as ``switches`` have passed.
     """
@@ -48,7 +49,7 @@ class Friendly(Method[tuple[Tensor, Tensor]]):
             raise ValueError(f"omega must be at least 0 and finite, got {omega}")
         if tau is not None:
             validation.check_count("tau", tau, 0)
-        self.outer, self.omega, self.fixed_tau = outer, omega, tau
+        self.outer, self.bounds, self.omega, self.fixed_tau = outer, outer.bounds, omega, tau
         # Where nobody says how far the training is, the schedule is at its end.
         self.advance(1.0)
 
@@ -72,6 +73,10 @@ class Friendly(Method[tuple[Tensor, Tensor]]):
         """Tau: another one is another attack."""
         return self.tau
 
+    def check_settings(self) -> None:
+        """Raise if the ball is larger than the box."""
+        self.outer.check_settings()
+
     def craft(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the friendly adversarial images, and how many steps each of them took."""
         outer = self.outer
@@ -89,6 +94,7 @@ class Friendly(Method[tuple[Tensor, Tensor]]):
             start=outer.start,
             key=start_key(batch, outer.name),  # the same draws: with a large tau the points are the outer method's
             index=batch.index,
+            bounds=self.bounds,
             compile=self.compiled,
         )
 
@@ -117,6 +123,7 @@ class FAT(Friendly):
         start: of PGD: ``"uniform"`` in the ball, ``"normal"`` close to the input, or the ``"input"``.
         omega: deviation of the noise that is added to every step.
         tau: steps beyond the first error, fixed; None: 0, then 1 and 2 from 50/120 and 90/120 of the training on.
+        bounds: of the inputs and the adversarial images, ``(low, high)``, numbers or tensors; None: none.
     """
 
     switches = (50 / 120, 90 / 120)
@@ -130,9 +137,11 @@ class FAT(Friendly):
         start: Start = "uniform",
         omega: float = 0.001,
         tau: int | None = None,
+        *,
+        bounds: Bounds = (0.0, 1.0),
     ) -> None:
         """Check and keep the settings."""
-        super().__init__(AT(radius, steps, step_size, norm, start), omega, tau)
+        super().__init__(AT(radius, steps, step_size, norm, start, bounds=bounds), omega, tau)
 
 
 @register("fat-trades")
@@ -152,6 +161,7 @@ class FATTRADES(Friendly):
         tau: steps beyond the first error, fixed; None: 0, then 1, 2 and 3 from 30/85, 50/85 and 70/85 on.
         joint: clean and adversarial images in one forward pass, so that BatchNorm sees them together. False: two
             passes, clean images first.
+        bounds: of the inputs and the adversarial images, ``(low, high)``, numbers or tensors; None: none.
     """
 
     switches = (30 / 85, 50 / 85, 70 / 85)
@@ -167,9 +177,12 @@ class FATTRADES(Friendly):
         omega: float = 0.0,
         tau: int | None = None,
         joint: bool = False,
+        *,
+        bounds: Bounds = (0.0, 1.0),
     ) -> None:
         """Check and keep the settings."""
-        super().__init__(TRADES(beta, 0.0, radius, steps, step_size, norm, start, joint), omega, tau)
+        outer = TRADES(beta, 0.0, radius, steps, step_size, norm, start, joint, bounds=bounds)
+        super().__init__(outer, omega, tau)
 
     def _objective(self, model: Model, batch: Batch) -> Objective:
         return kl_from(constant_logits(model, batch.inputs))

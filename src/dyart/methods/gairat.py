@@ -20,9 +20,11 @@ from torch import Tensor
 
 from dyart.attacks.counted import COUNTS, Count, counted_pgd
 from dyart.attacks.pgd import ATTACK_NORMS, STARTS, AttackNorm, Start
+from dyart.attacks.radii import check_unit
 from dyart.boundary import validation
 from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, logits_of
+from dyart.boundary.validation import Bounds
 from dyart.data import ranks
 from dyart.data.loader import Batch
 from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register, start_key
@@ -46,6 +48,7 @@ class GAIRAT(Method[tuple[Tensor, Tensor]]):
         begin: fraction of the training from which on examples are weighted.
         kappa: points of PGD's way that are classified correctly, all of them (``"correct"``, the released code) or
             those before the first error (``"first-error"``, the paper).
+        bounds: of the inputs and the adversarial images, ``(low, high)``, numbers or tensors; None: none.
     """
 
     def __init__(
@@ -58,6 +61,8 @@ class GAIRAT(Method[tuple[Tensor, Tensor]]):
         shift: float = -1.0,
         begin: float = 0.5,
         kappa: Count = "correct",
+        *,
+        bounds: Bounds = (0.0, 1.0),
     ) -> None:
         """Check and keep the settings."""
         validation.check_positive("radius", radius)
@@ -71,6 +76,7 @@ class GAIRAT(Method[tuple[Tensor, Tensor]]):
         if not 0 <= begin <= 1:
             raise ValueError(f"begin must be a fraction of the training from 0 to 1, got {begin}")
         self.radius, self.steps, self.step_size, self.norm, self.start = radius, steps, step_size, norm, start
+        self.bounds = None if bounds is None else validation.as_pair(bounds)
         self.shift, self.begin, self.kappa = shift, begin, kappa
         self.advance(1.0)
 
@@ -82,6 +88,10 @@ class GAIRAT(Method[tuple[Tensor, Tensor]]):
     def stage(self) -> Hashable:
         """Whether examples are weighted."""
         return self.weighted
+
+    def check_settings(self) -> None:
+        """Raise if the ball is larger than the box."""
+        check_unit("radius", self.radius, self.norm, self.bounds)
 
     def craft(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the adversarial images and every example's kappa."""
@@ -97,6 +107,7 @@ class GAIRAT(Method[tuple[Tensor, Tensor]]):
             start=self.start,
             key=start_key(batch, "at"),  # adversarial training's own: until ``begin`` this is its twin
             index=batch.index,
+            bounds=self.bounds,
             compile=self.compiled,
         )
 

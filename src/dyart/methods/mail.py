@@ -22,6 +22,7 @@ from dyart.attacks.kl import RandomStart
 from dyart.attacks.pgd import AttackNorm, Start
 from dyart.boundary.margins import at_least_float32, logit_margin
 from dyart.boundary.model import Model, logits_of
+from dyart.boundary.validation import Bounds
 from dyart.data import ranks
 from dyart.data.loader import Batch
 from dyart.methods.at import AT
@@ -87,6 +88,7 @@ class MAILAT(AT):
         step_size: of one PGD step.
         norm: ``"linf"`` or ``"l2"``.
         start: of PGD: ``"normal"`` close to the input, ``"uniform"`` in the ball, or the ``"input"``.
+        bounds: of the inputs and the adversarial images, ``(low, high)``, numbers or tensors; None: none.
     """
 
     def __init__(
@@ -100,9 +102,11 @@ class MAILAT(AT):
         step_size: float = 2 / 255,
         norm: AttackNorm = "linf",
         start: Start = "normal",
+        *,
+        bounds: Bounds = (0.0, 1.0),
     ) -> None:
         """Check and keep the settings."""
-        super().__init__(radius, steps, step_size, norm, start)
+        super().__init__(radius, steps, step_size, norm, start, bounds=bounds)
         self.weighting = Weighting(slope, bias, begin, normalize)
 
     def advance(self, fraction: float) -> None:
@@ -145,6 +149,7 @@ class MAILTRADES(TRADES):
         start: of PGD: ``"normal"`` close to the input, or ``"uniform"`` in the ball.
         joint: clean and adversarial images in one forward pass, so that BatchNorm sees them together. False: two
             passes, clean images first.
+        bounds: of the inputs and the adversarial images, ``(low, high)``, numbers or tensors; None: none.
     """
 
     def __init__(
@@ -160,9 +165,11 @@ class MAILTRADES(TRADES):
         norm: AttackNorm = "linf",
         start: RandomStart = "normal",
         joint: bool = False,
+        *,
+        bounds: Bounds = (0.0, 1.0),
     ) -> None:
         """Check and keep the settings."""
-        super().__init__(beta, 0.0, radius, steps, step_size, norm, start, joint)
+        super().__init__(beta, 0.0, radius, steps, step_size, norm, start, joint, bounds=bounds)
         self.weighting = Weighting(slope, bias, begin, normalize)
 
     def advance(self, fraction: float) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from dyart.attacks.pgd import AttackNorm, Start
 from dyart.boundary.margins import at_least_float32, closest_rival
 from dyart.boundary.model import Model
+from dyart.boundary.validation import Bounds
 from dyart.data.loader import Batch
 from dyart.methods.at import AT
 from dyart.methods.base import Metrics, accuracy, classification_loss, register
@@ -37,6 +38,7 @@ class MART(AT):
         start: of PGD: ``"normal"`` close to the input, ``"uniform"`` in the ball, or the ``"input"``.
         joint: clean and adversarial images in one forward pass, so that BatchNorm sees them together. False: two
             passes, clean images first.
+        bounds: of the inputs and the adversarial images, ``(low, high)``, numbers or tensors; None: none.
     """
 
     def __init__(
@@ -48,9 +50,11 @@ class MART(AT):
         norm: AttackNorm = "linf",
         start: Start = "normal",
         joint: bool = False,
+        *,
+        bounds: Bounds = (0.0, 1.0),
     ) -> None:
         """Check and keep the settings."""
-        super().__init__(radius, steps, step_size, norm, start)
+        super().__init__(radius, steps, step_size, norm, start, bounds=bounds)
         check_weight("lam", lam)
         self.lam, self.joint = lam, joint
 

@@ -9,11 +9,13 @@ of that margin along u_i, found by bisection; e_i is the example's radius at its
 Where the released code differs from this:
 - it decides what is correct, and runs the bisection, with the network in training mode (batch statistics of the correct
   examples, running statistics updated); here both are in eval mode, like PGD;
-- its training points x_i + e_i u_i may leave the box [0, 1], although the bisection's do not: ``clip=False``;
+- its training points x_i + e_i u_i may leave the box, although the bisection's do not: ``clip=False``;
 - it selects checkpoints by the average margin on the validation set; here by robust accuracy, as for every method. The
   average margin of training examples is logged as ``mean_radius``.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -22,9 +24,11 @@ from torch import Tensor
 
 from dyart.attacks.bisection import along, half_probability_margin, inside, margin_bisection
 from dyart.attacks.pgd import ATTACK_NORMS, AttackNorm, pgd
+from dyart.attacks.radii import check_unit
 from dyart.boundary import validation
 from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, logits_of
+from dyart.boundary.validation import Bounds
 from dyart.data.loader import Batch
 from dyart.data.ranks import gathered
 from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register, start_key
@@ -59,8 +63,9 @@ class MMA(Method[Margins]):
         bisections: halvings in the search for the boundary along PGD's direction.
         clean: c, the weight of the clean cross-entropy; 0 is the paper's OMMA.
         norm: ``"linf"`` or ``"l2"``.
-        clip: clip points that are trained on to [0, 1]; False: as in the released code.
+        clip: clip points that are trained on to the bounds; False: as in the released code.
         joint: clean images and boundary points in one forward pass; False: two, clean images first.
+        bounds: of the inputs and the points, ``(low, high)``, numbers or tensors; None: none.
     """
 
     def __init__(
@@ -73,6 +78,8 @@ class MMA(Method[Margins]):
         norm: AttackNorm = "linf",
         clip: bool = True,
         joint: bool = False,
+        *,
+        bounds: Bounds = (0.0, 1.0),
     ) -> None:
         """Check and keep the settings."""
         validation.check_positive("hinge", hinge)
@@ -86,6 +93,7 @@ class MMA(Method[Margins]):
             raise ValueError(f"clean is a weight from 0 to 1, got {clean}")
         self.hinge, self.least, self.steps, self.bisections = hinge, least, steps, bisections
         self.clean, self.norm, self.clip, self.joint = clean, norm, clip, joint
+        self.bounds = None if bounds is None else validation.as_pair(bounds)
         self.radii: Tensor | None = None
 
     def prepare(self, examples: int, device: torch.device) -> None:
@@ -108,13 +116,18 @@ class MMA(Method[Margins]):
             )
         self.radii.copy_(state["radii"])
 
-    def __call__(self, model: Model, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Metrics]:
-        """Return the loss of a batch whose examples have no names: no radius is read or kept."""
+    @contextmanager
+    def _nameless(self) -> Iterator[None]:
+        """Read and keep no radius."""
         kept, self.radii = self.radii, None
         try:
-            return super().__call__(model, inputs, labels)
+            yield
         finally:
             self.radii = kept
+
+    def check_settings(self) -> None:
+        """Raise if the hinge is larger than the box."""
+        check_unit("hinge", self.hinge, self.norm, self.bounds)
 
     def craft(self, model: Model, batch: Batch) -> Margins:
         """Return boundary points, radii, and which examples are correct."""
@@ -131,15 +144,18 @@ class MMA(Method[Margins]):
             objective=lambda logits, labels: -half_probability_margin(logits, labels),
             key=start_key(batch, "mma"),
             index=batch.index,
+            bounds=self.bounds,
             compile=self.compiled,
         )
         directions = (ends - batch.inputs) / (radius.reshape(-1, *[1] * (ends.ndim - 1)) + 1e-12)
         directions = directions.to(batch.inputs.dtype)  # radii are float32, points what the network takes
         cap = CAP * self.hinge
-        e = margin_bisection(model, batch.inputs, batch.labels, directions, cap, self.bisections, first=radius)
+        e = margin_bisection(
+            model, batch.inputs, batch.labels, directions, cap, self.bisections, first=radius, bounds=self.bounds
+        )
         correct = inside(model, batch.inputs, batch.labels)
         e = torch.where(correct, e, 0.0)
-        return Margins(along(batch.inputs, directions, e, (0.0, 1.0) if self.clip else None), e, correct)
+        return Margins(along(batch.inputs, directions, e, self.bounds if self.clip else None), e, correct)
 
     def loss(self, model: Model, batch: Batch, crafted: Margins) -> tuple[Tensor, Metrics]:
         """Return the mixture of both losses, and keep the radii."""

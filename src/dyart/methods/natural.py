@@ -14,6 +14,8 @@ from dyart.methods.base import Method, Metrics, accuracy, classification_loss, r
 class Natural(Method[None]):
     """Cross-entropy on the images as they are; also the burn-in of DyART. Cost: one training step."""
 
+    crafts = False
+
     def craft(self, model: Model, batch: Batch) -> None:
         """Return nothing."""
 

@@ -16,9 +16,11 @@ from torch import Tensor
 
 from dyart.attacks.kl import RANDOM_STARTS, RandomStart, kl_divergence, kl_pgd
 from dyart.attacks.pgd import ATTACK_NORMS, AttackNorm
+from dyart.attacks.radii import check_unit
 from dyart.boundary import validation
 from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, logits_of
+from dyart.boundary.validation import Bounds
 from dyart.data.loader import Batch
 from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register, start_key
 
@@ -37,6 +39,7 @@ class TRADES(Method[Tensor]):
         start: of PGD: ``"normal"`` close to the input, or ``"uniform"`` in the ball.
         joint: clean and adversarial images in one forward pass, so that BatchNorm sees them together. False: two
             passes, clean images first.
+        bounds: of the inputs and the adversarial images, ``(low, high)``, numbers or tensors; None: none.
     """
 
     def __init__(
@@ -49,6 +52,8 @@ class TRADES(Method[Tensor]):
         norm: AttackNorm = "linf",
         start: RandomStart = "normal",
         joint: bool = False,
+        *,
+        bounds: Bounds = (0.0, 1.0),
     ) -> None:
         """Check and keep the settings."""
         check_weight("beta", beta)
@@ -61,6 +66,11 @@ class TRADES(Method[Tensor]):
         validation.check_choice("start", start, RANDOM_STARTS)
         self.beta, self.smoothing, self.joint = beta, smoothing, joint
         self.radius, self.steps, self.step_size, self.norm, self.start = radius, steps, step_size, norm, start
+        self.bounds = None if bounds is None else validation.as_pair(bounds)
+
+    def check_settings(self) -> None:
+        """Raise if the ball is larger than the box."""
+        check_unit("radius", self.radius, self.norm, self.bounds)
 
     def craft(self, model: Model, batch: Batch) -> Tensor:
         """Return the adversarial images."""
@@ -75,6 +85,7 @@ class TRADES(Method[Tensor]):
             start=self.start,
             key=start_key(batch, "trades"),
             index=batch.index,
+            bounds=self.bounds,
             compile=self.compiled,
         )
 
