@@ -266,6 +266,43 @@ def test_folders_of_some_of_a_networks_classes_are_mentioned_and_empty_ones_coun
     assert [row["label"] for row in rows("second.csv")] == ["0", "2"]
 
 
+@pytest.mark.parametrize("kind", ["npz", "npy"])
+def test_names_of_some_of_a_networks_classes_are_mentioned_and_all_may_be_named(capsys, images, kind):
+    pictures, labels, words = images
+    names, kept = np.array(["ant", "bee", "cat", "dog"]), labels != 0
+    arrays = {"test_images": pictures[kept], "test_labels": names[labels[kept]]}
+
+    def save(**more):
+        if kind == "npz":
+            return np.savez("mine.npz", **arrays, **more)
+        Path("mine.npz").mkdir(exist_ok=True)
+        for name, array in (arrays | more).items():
+            np.save(f"mine.npz/{name}.npy", array)
+
+    save()
+    words += ["--model-args", "classes=4", "--steps", "2"]
+    status, _, err = run(capsys, "margins", *words)
+    assert status == 0, err
+    assert "labels by their names, in alphabetical order: 0 bee, 1 cat, 2 dog" in err
+    assert "has 4 outputs, and mine.npz 3 names: if others of its classes come before one of these" in err
+    assert "save the names of all classes, in the order of its outputs, as an array classes beside the labels" in err
+    save(classes=names)
+    status, _, err = run(capsys, "margins", *words, "--out", "second.csv")
+    assert status == 0, err
+    assert "these labels are wrong" not in err
+    assert {row["correct"] for row in rows("second.csv")} == {"1"}
+
+
+def test_digits_as_labels_of_some_of_a_networks_classes_are_mentioned(capsys, images):
+    pictures, labels, words = images
+    np.savez("mine.npz", test_images=pictures, test_labels=np.array(["1", "2", "10", "11"])[labels])
+    status, _, err = run(capsys, "margins", *words, "--model-args", "classes=12", "--steps", "2")
+    assert status == 0, err
+    assert "labels by their names, in the order of these numbers: 0 1, 1 2, 2 10, 3 11" in err
+    assert "has 12 outputs, and mine.npz 4 names" in err
+    assert "if they are numbers of outputs, save labels.astype(int)" in err
+
+
 @pytest.mark.parametrize("command", ["margins", "evaluate"])
 def test_a_test_part_alone_is_measured_whole(capsys, images, command):
     pictures, labels, words = images

@@ -219,6 +219,53 @@ def test_safetensors_by_position_with_a_model(tmp_path, zoo):
         named_network(options(tmp_path / "w.safetensors"))
 
 
+@pytest.mark.parametrize(
+    ("words", "args", "advice"),
+    [
+        ("--model zoo:own", "--model-args classes=3", "add --model-args classes=3"),
+        ("--model zoo:create_model --model-args model_name=a", "--model-args model_name=a,num_classes=3",
+         "add num_classes=3 to --model-args"),
+        ("--model mlp", None, "save the names of all classes"),
+    ],
+)  # fmt: skip
+def test_a_test_part_without_the_highest_class_is_told_how_to_make_the_network_for_all(
+    tmp_path, zoo, capsys, words, args, advice
+):
+    words = words.split()
+    if words[1] == "mlp":
+        torch.save(build("mlp", 3, (2,)).state_dict(), tmp_path / "w.pt")
+    else:
+        prefix = "" if words[1] == "zoo:own" else "1."
+        torch.save({f"{prefix}weight": torch.ones(3, 2), f"{prefix}bias": torch.zeros(3)}, tmp_path / "w.pt")
+    points, labels = np.random.RandomState(0).rand(6, 2), np.array([0, 1] * 3)
+    more = ["--weights", tmp_path / "w.pt", "--data", tmp_path / "mine.npz"]
+    np.savez(tmp_path / "mine.npz", test_images=points, test_labels=labels)
+    with pytest.raises(RunError, match="for 3 classes, the data has 2; a test part need not show every class") as error:
+        named_network(options(*words, *more))
+    assert advice in str(error.value)
+    if args is None:
+        np.savez(tmp_path / "mine.npz", test_images=points, test_labels=labels, classes=np.array(["a", "b", "c"]))
+    model, *_ = named_network(options(*words[:2], *(args or " ".join(words[2:])).split(), *more))
+    assert model(torch.zeros(1, 2)).shape == (1, 3), "as it says"
+
+
+def test_where_names_decide_the_labels_all_of_them_are_asked_for(tmp_path, zoo):
+    torch.save({"weight": torch.ones(3, 2), "bias": torch.zeros(3)}, tmp_path / "w.pt")
+    words = ["--model", "zoo:own", "--weights", tmp_path / "w.pt", "--data", tmp_path / "mine.npz"]
+    arrays = {"test_images": np.random.RandomState(0).rand(6, 2), "test_labels": np.array(["b", "c"] * 3)}
+    np.savez(tmp_path / "mine.npz", **arrays)
+    with pytest.raises(RunError, match="need not show every class: save the names of all classes"):
+        named_network(options(*words))
+    np.savez(tmp_path / "mine.npz", **arrays, classes=np.array(["a", "b", "c"]))
+    assert named_network(options(*words))[1].test.labels.tolist() == [1, 2] * 3
+
+
+def test_a_training_part_knows_all_classes_so_nothing_is_advised(tmp_path, zoo):
+    torch.save({"weight": torch.ones(3, 2), "bias": torch.zeros(3)}, tmp_path / "w.pt")
+    with pytest.raises(RunError, match=r"of a network for 3 classes, the data has 2$"):
+        named_network(options("--model", "zoo:own", "--weights", tmp_path / "w.pt", "--data", "moons"))
+
+
 # Runs and examples
 
 

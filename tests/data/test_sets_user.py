@@ -176,6 +176,40 @@ def test_names_as_labels_become_numbers_in_alphabetical_order(tmp_path):
     assert [data.classes[label] for label in data.test.labels] == [match[i.tobytes()] for i in data.test.images]
 
 
+@pytest.mark.parametrize("alone", [True, False], ids=["test part alone", "both parts"])
+def test_digits_as_labels_are_ordered_as_numbers(tmp_path, alone):
+    images, _ = numbered(12, 1, 4)
+    labels = np.array(["0", "1", "10", "11", "2", "9"] * 2)
+    arrays = {"test_images": images, "test_labels": labels}
+    data = load(str(npz(tmp_path, **arrays, **({} if alone else {"train_images": images, "train_labels": labels}))))
+    assert data.classes == ("0", "1", "2", "9", "10", "11")
+    assert data.test.labels.tolist() == [0, 1, 4, 5, 2, 3] * 2
+    assert data.numbered_by == "digits"
+
+
+def test_names_of_both_parts_are_numbered_together(tmp_path):
+    arrays, words = four(), np.array(["ant", "bee", "cat"])
+    of_training, of_test = words[arrays["train_labels"]], np.array(["cat", "bee"] * 10)
+    data = load(str(npz(tmp_path, **(arrays | {"train_labels": of_training, "test_labels": of_test}))))
+    assert data.test.labels.tolist() == [2, 1] * 10, "though the test part has no ant"
+    with pytest.raises(DataError, match=r"test labels \['dog'\] have no training example"):
+        load(str(npz(tmp_path, **(arrays | {"train_labels": of_training, "test_labels": np.array(["dog"] * 20)}))))
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["file", "stored"])
+@pytest.mark.parametrize("kind", ["names", "classes", "numbers", "folders"])
+def test_a_set_says_whose_order_its_labels_are_in(tmp_path, kind, stored):
+    images, labels = numbered(20, 3, 8, 2)
+    if kind == "folders":
+        place, _ = pictures(tmp_path / "set", parts=("test/",))
+    else:
+        words = {} if kind == "names" else {"classes": np.array(["b", "a"])}
+        given = labels if kind == "numbers" else np.array(["b", "a"])[labels]
+        place = npz(tmp_path, test_images=images, test_labels=given, **words)
+    data = load(str(get("mine", tmp_path / "root", place) if stored else place))
+    assert data.numbered_by == (kind if kind in ("names", "folders") else "")
+
+
 @pytest.mark.parametrize("kind", ["U", "S"])
 def test_names_as_labels_become_numbers_in_the_order_of_the_classes(tmp_path, kind):
     words = np.array(["cat", "ant", "bee"]).astype(kind)

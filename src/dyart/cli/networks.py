@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dyart.boundary.model import evaluation_mode, logits_of, unchanged
+from dyart.cli.class_order import advice_on_classes, tell_order
 from dyart.cli.network_options import add_network_options
 from dyart.data import DataSet, load
 from dyart.data.loader import as_tensors
@@ -39,7 +40,6 @@ __all__ = [
 ]
 
 EVALUATION = "evaluation.json"
-NAMED = 20  # classes
 
 
 def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torch.device, Path | None]:
@@ -174,7 +174,7 @@ def _of_run(place: Path, data_name: str | None) -> tuple[nn.Module, DataSet, Pat
     data = load(data_name or config.data.name, Path(config.data.root) if config.data.root else None)
     model = make_model(config, data)
     print(f"network: {config.model.name}, averaged weights of {checkpoint}")
-    fit_weights(model, averaged_weights(checkpoint), str(checkpoint), len(data.classes))
+    fit_weights(model, averaged_weights(checkpoint), str(checkpoint), len(data.classes), advice_on_classes(data))
     return model, data, folder
 
 
@@ -202,10 +202,12 @@ def _of_factory(options: argparse.Namespace, data: DataSet, weights: dict[str, T
         raise RunError(f"--mean has {len(options.mean)} numbers, images of {data.name} have {data.shape[0]} channels")
     if not is_factory(options.model):
         return _of_name(options, data, weights, file)
-    network, normalizes = _made(options, data)
+    network, taken = _made(options, data)
     if weights is not None:
-        fit_weights(network, weights, file, len(data.classes))
-    if options.mean is None or normalizes:
+        given = options.model_args or {}
+        advice = advice_on_classes(data, {*taken, *given}, given)
+        fit_weights(network, weights, file, len(data.classes), advice)
+    if options.mean is None or "mean" in taken:
         return network
     normalize = InputNormalization(options.mean, options.std, spatial=len(data.shape) - 1)
     return nn.Sequential(OrderedDict(normalize=normalize, network=network))
@@ -227,12 +229,12 @@ def _of_name(options: argparse.Namespace, data: DataSet, weights: dict[str, Tens
         differs = [key for key, value in layer.items() if key in weights and not torch.equal(value, weights[key])]
         if differs and options.mean is not None:
             raise RunError(f"{file} brings its own normalisation: leave --mean and --std out")
-        fit_weights(model, {**layer, **weights}, file, len(data.classes))
+        fit_weights(model, {**layer, **weights}, file, len(data.classes), advice_on_classes(data))
     return model
 
 
-def _made(options: argparse.Namespace, data: DataSet) -> tuple[nn.Module, bool]:
-    """Call the factory; return its network and whether it took mean and std.
+def _made(options: argparse.Namespace, data: DataSet) -> tuple[nn.Module, set[str]]:
+    """Call the factory; return its network and the names of what it took, beside the user's arguments.
 
     With arguments of the user's, what its signature does not name is not passed: ``**kwargs`` often go on to somebody
     who knows neither classes nor shape.
@@ -252,7 +254,7 @@ def _made(options: argparse.Namespace, data: DataSet) -> tuple[nn.Module, bool]:
         raise RunError(f"--model {name}: {error}{hint}") from error
     if len({"mean", "std"} & given) == 1:
         raise RunError(f"--model {name} takes only one of mean and std: let it take both, or neither")
-    return made, "mean" in given
+    return made, given
 
 
 def _try_out(model: nn.Module, data: DataSet, device: torch.device, words: str) -> None:
@@ -272,16 +274,7 @@ def _try_out(model: nn.Module, data: DataSet, device: torch.device, words: str) 
             f"{words} gives {outputs} logits, {data.name} has {known} classes: choose the "
             "network or the data that belongs to the other"
         )
-    if data.test_files and len(data.train) == 0:
-        numbers = ", ".join(f"{number} {name}" for number, name in enumerate(data.classes[:NAMED]))
-        more = ", ..." if known > NAMED else ""
-        print(f"{data.name}: labels by the folders' names, in alphabetical order: {numbers}{more}", file=sys.stderr)
-        if outputs > known:
-            print(
-                f"{words} has {outputs} outputs, and {data.name} {known} folders: if others of its classes come before "
-                "one of these, these labels are wrong; make an empty folder for every class",
-                file=sys.stderr,
-            )
+    tell_order(data, outputs, words)
 
 
 def named_examples(data: DataSet, count: int | None, seed: int, device: torch.device) -> tuple[Tensor, Tensor, Indices]:

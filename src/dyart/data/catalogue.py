@@ -58,6 +58,7 @@ def load(name: str, root: Path | None = None, verify: bool | None = None) -> Dat
         shuffled=False,  # a user's set may be in any order
         test_rows=raw.test_rows,
         test_files=raw.test_files,
+        numbered_by=raw.numbered_by,
     )
 
 

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from dyart.data.errors import DataError
 from dyart.data.pictures import Progress, is_picture, read_pictures
 from dyart.data.raw import Raw
-from dyart.data.sets import SEED, part_of_each_class
+from dyart.data.sets import SEED, NumberedBy, part_of_each_class
 from dyart.data.trees import Tree, find
 
 TRAIN, TEST = ("train", "training"), ("test", "testing", "val", "valid", "validation")
@@ -78,8 +79,9 @@ def read_class_folders(
     if empty:
         raise DataError(f"{where}: no picture in the folder of {', '.join(empty)}; add pictures or remove the folder")
     unused = [f"{tests[0]} is the test part; {', '.join(tests[1:])} not used"] if len(tests) > 1 else []
+    by: NumberedBy = "" if classes else "folders"
     if alone:
-        return _test_alone(tree, train, names, unused, progress)
+        return replace(_test_alone(tree, train, names, unused, progress), numbered_by=by)
     test = _by_class(tree, tests[0]) if tests else []
     numbers = {name: number for number, name in enumerate(names)}
     for name, label in train + test:
@@ -92,7 +94,7 @@ def read_class_folders(
     rows = None if test else np.flatnonzero(is_test)
     files = tuple(name for (name, _), chosen in zip(train + test, is_test, strict=True) if chosen)
     parts = images[~is_test], labels[~is_test], images[is_test], labels[is_test]
-    return Raw(*parts, names, False, tuple(notes), rows, files)
+    return Raw(*parts, names, False, tuple(notes), rows, files, by)
 
 
 def _test_alone(tree: Tree, test: Pairs, names: tuple[str, ...], unused: list[str], progress: Progress | None) -> Raw:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyart.data.errors import DataError
-from dyart.data.sets import Images, Indices, check_labels
+from dyart.data.sets import Images, Indices, NumberedBy, check_labels
 
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 
@@ -24,6 +24,7 @@ class Raw:
         notes: what was done to the data, in words.
         test_rows: where the test part was drawn from one part, the place of each of its examples there; else None.
         test_files: of pictures, the file of each test example, from the set's folder on; else empty.
+        numbered_by: as in ``DataSet``.
     """
 
     train_images: Images
@@ -35,6 +36,7 @@ class Raw:
     notes: tuple[str, ...] = ()
     test_rows: Indices | None = None
     test_files: tuple[str, ...] = ()
+    numbered_by: NumberedBy = ""
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the four arrays, contiguous, labels as int64."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ from dyart.data.errors import DataError
 
 Indices = npt.NDArray[np.int64]
 Images = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+NumberedBy = Literal["", "folders", "names", "digits"]
 
 HOLDOUT = 1024
 SMALL = 10 * HOLDOUT  # below this many training examples the hold-out is a tenth
@@ -53,6 +55,8 @@ class DataSet:
         shuffled: the training examples are stored in random order, so that the first of them are a fair sample.
         test_rows: of a set that came without a test part, which rows of it became one; None where there was one.
         test_files: of a set of pictures, the file of each test example, from the set's folder on; else empty.
+        numbered_by: whose order the labels' numbers are: that of the names of ``folders``, of the labels' own
+            ``names``, or of these as numbers (``digits``); "" where numbers, or classes in their order, were given.
     """
 
     name: str
@@ -64,6 +68,7 @@ class DataSet:
     shuffled: bool = True
     test_rows: Indices | None = None
     test_files: tuple[str, ...] = ()
+    numbered_by: NumberedBy = ""
 
     def __repr__(self) -> str:
         """Return one line."""

@@ -105,6 +105,7 @@ def _manifest(name: str, raw: Raw, files: dict[str, Any], source: str, checked: 
         "notes": list(raw.notes),
         "test_rows": None if raw.test_rows is None else raw.test_rows.tolist(),
         "test_files": list(raw.test_files),
+        "numbered_by": raw.numbered_by,
         "source": source,
         "checked": checked,
         "files": files,
@@ -236,4 +237,6 @@ def open_stored(folder: Path, full: bool | None = None) -> DataSet | None:
         shuffled=content["holdout"] == "first",
         test_rows=None if (rows := content.get("test_rows")) is None else np.asarray(rows, dtype=np.int64),
         test_files=tuple(content.get("test_files", ())),
+        # Sets that were stored before this was noted: pictures lie in the folders of their classes.
+        numbered_by=content.get("numbered_by", "folders" if content.get("test_files") else ""),
     )

@@ -14,7 +14,7 @@ from dyart.data.layouts import as_images, scale_notes
 from dyart.data.mapped import open_npy
 from dyart.data.pictures import Progress
 from dyart.data.raw import ARRAYS, Raw, check
-from dyart.data.sets import Indices
+from dyart.data.sets import Indices, NumberedBy
 from dyart.data.trees import open_tree
 
 Array = npt.NDArray[Any]
@@ -89,13 +89,14 @@ def _from_arrays(arrays: Mapping[str, Array], where: str) -> Raw:
     notes = scale_notes(train_images)
     if test_images is not None and test_labels is not None:
         test = as_images(test_images, f"{where} (test images)")
-        train_labels, test_labels, classes = _numbered(train_labels, _flat(test_labels, where), names, where)
-        return check(Raw(train_images, train_labels, test, test_labels, classes, False, notes), where)
+        train_labels, test_labels, classes, by = _numbered(train_labels, _flat(test_labels, where), names, where)
+        raw = Raw(train_images, train_labels, test, test_labels, classes, False, notes, numbered_by=by)
+        return check(raw, where)
     if len(train_images) != len(train_labels):
         raise DataError(
             f"{where}: {len(train_images):,} images and {len(train_labels):,} labels; one label each is needed"
         )
-    train_labels, _, classes = _numbered(train_labels, train_labels[:0], names, where)
+    train_labels, _, classes, by = _numbered(train_labels, train_labels[:0], names, where)
     chosen = draw_test(train_labels)
     if not chosen.any():
         raise DataError(
@@ -105,14 +106,15 @@ def _from_arrays(arrays: Mapping[str, Array], where: str) -> Raw:
     notes += (no_test_note(chosen),)
     images, labels, rest = train_images, train_labels, ~chosen
     parts = images[rest], labels[rest], images[chosen], labels[chosen]
-    return check(Raw(*parts, classes, False, notes, np.flatnonzero(chosen)), where)
+    return check(Raw(*parts, classes, False, notes, np.flatnonzero(chosen), numbered_by=by), where)
 
 
 def _test_alone(images: Array, labels: Array, names: Array | None, where: str) -> Raw:
     """Return a set without a training part: enough to measure a network."""
     test = as_images(images, f"{where} (test images)")
-    numbers, _, classes = _numbered(_flat(labels, where), np.zeros(0, labels.dtype), names, where, MOST_CLASSES)
-    return check(Raw(test[:0], numbers[:0], test, numbers, classes, False, scale_notes(test)), where, test_alone=True)
+    numbers, _, classes, by = _numbered(_flat(labels, where), np.zeros(0, labels.dtype), names, where, MOST_CLASSES)
+    raw = Raw(test[:0], numbers[:0], test, numbers, classes, False, scale_notes(test), numbered_by=by)
+    return check(raw, where, test_alone=True)
 
 
 def _flat(labels: Array, where: str) -> Array:
@@ -127,8 +129,11 @@ def _flat(labels: Array, where: str) -> Array:
 
 def _numbered(
     train: Array, test: Array, names: Array | None, where: str, most: int = 0
-) -> tuple[Indices, Indices, tuple[str, ...]]:
-    """Return the labels as numbers, and the names of the classes: as many as there are examples, or ``most``."""
+) -> tuple[Indices, Indices, tuple[str, ...], NumberedBy]:
+    """Return the labels as numbers, the names of the classes, and whose order that is.
+
+    There may be as many classes as there are examples, or ``most``.
+    """
     if names is not None and names.ndim != 1:
         raise DataError(f"{where}: classes have shape {names.shape}; one name per class is needed, or leave them out")
     classes = () if names is None else _words(names)
@@ -137,7 +142,9 @@ def _numbered(
             f"{where}: training labels have type {train.dtype}, test labels {test.dtype}; use numbers in both, or names"
         )
     if train.dtype.kind in "US":
-        return _by_name(_words(train), _words(test), classes, where)
+        train_words = _words(train)
+        by: NumberedBy = "" if classes else "digits" if _are_digits(train_words) else "names"
+        return *_by_name(train_words, _words(test), classes or _sorted_names(train_words), where), by
     count = int(train.max()) + 1 if len(train) else 0
     if count > max(len(train), most):  # before a name is made for each of them
         raise DataError(
@@ -145,14 +152,13 @@ def _numbered(
             "renumber them without gaps: labels = numpy.unique(labels, return_inverse=True)[1]"
         )
     classes = classes or tuple(str(number) for number in range(count))
-    return train.astype(np.int64), test.astype(np.int64), classes
+    return train.astype(np.int64), test.astype(np.int64), classes, ""
 
 
 def _by_name(
     train: tuple[str, ...], test: tuple[str, ...], classes: tuple[str, ...], where: str
 ) -> tuple[Indices, Indices, tuple[str, ...]]:
-    """Return labels that are names as numbers, in the order of ``classes``, which is the alphabet's if empty."""
-    classes = classes or tuple(sorted(set(train)))
+    """Return labels that are names as numbers, in the order of ``classes``; those of both parts are of one order."""
     if strange := sorted(set(train) - set(classes)):
         raise DataError(f"{where}: the labels {strange} are not among the classes {list(classes)}")
     if strange := sorted(set(test) - set(train)):
@@ -160,6 +166,19 @@ def _by_name(
     numbers = {name: number for number, name in enumerate(classes)}
     first, second = (np.array([numbers[name] for name in part], dtype=np.int64) for part in (train, test))
     return first, second, classes
+
+
+def _are_digits(names: tuple[str, ...]) -> bool:
+    return all(name.isascii() and name.isdigit() for name in names)
+
+
+def _sorted_names(labels: tuple[str, ...]) -> tuple[str, ...]:
+    """Return each name once, in alphabetical order; digits as the numbers they are: 2 before 10."""
+    names = sorted(set(labels))
+    if _are_digits(labels):
+        longest = max(map(len, names), default=0)
+        names.sort(key=lambda name: name.zfill(longest))  # int() refuses very long ones
+    return tuple(names)
 
 
 def _words(names: Array) -> tuple[str, ...]:

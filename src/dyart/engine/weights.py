@@ -1,6 +1,6 @@
 """Weights from anywhere: read without executing code, matched to a network, and a mismatch explained to a person."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -105,7 +105,13 @@ def _is_state(value: object) -> bool:
     return isinstance(value, Mapping) and bool(value) and all(isinstance(entry, Tensor) for entry in value.values())
 
 
-def fit_weights(model: nn.Module, weights: Mapping[str, Tensor], name: str, classes: int) -> None:
+def fit_weights(
+    model: nn.Module,
+    weights: Mapping[str, Tensor],
+    name: str,
+    classes: int,
+    advice: Callable[[int], str] | None = None,
+) -> None:
     """Load a state dict into a network, in the network's own precision.
 
     A prefix that wrappers leave on every key (``module.``, ``model.``) is taken off or put on, and said so. BatchNorm's
@@ -116,6 +122,7 @@ def fit_weights(model: nn.Module, weights: Mapping[str, Tensor], name: str, clas
         weights: by name.
         name: of their file, for messages.
         classes: of the data, for the message where the last layer does not fit.
+        advice: returns what to do then, for the end of that message, from the number of classes of the weights.
 
     Raises:
         RunError: the weights belong to another network; the message says which keys and shapes differ.
@@ -125,7 +132,7 @@ def fit_weights(model: nn.Module, weights: Mapping[str, Tensor], name: str, clas
     if words:
         print(f"weights: {words}")
     matched |= {k: v for k, v in own.items() if k.endswith("num_batches_tracked") and k not in matched}
-    wrong = _differences(matched, own, classes)
+    wrong = _differences(matched, own, classes, advice or (lambda outputs: ""))
     if wrong:
         raise RunError(f"the weights in {name} do not fit the network: {wrong}")
     model.load_state_dict(matched)
@@ -156,7 +163,9 @@ def _prefixes(keys: Mapping[str, Tensor]) -> list[str]:
     return sorted(found, key=lambda prefix: prefix.count("."))
 
 
-def _differences(weights: Mapping[str, Tensor], own: Mapping[str, Tensor], classes: int) -> str:
+def _differences(
+    weights: Mapping[str, Tensor], own: Mapping[str, Tensor], classes: int, advice: Callable[[int], str]
+) -> str:
     """Return how a state dict differs from the network's, in words; "" if it fits."""
     missing = [key for key in own if key not in weights]
     spare = [key for key in weights if key not in own]
@@ -171,7 +180,8 @@ def _differences(weights: Mapping[str, Tensor], own: Mapping[str, Tensor], class
         words.append(f"{len(shapes)} have another shape ({_some(sizes)})")
     outputs = {weights[k].shape[0] for k in shapes if own[k].ndim and weights[k].ndim and own[k].shape[0] == classes}
     if len(outputs) == 1 and outputs != {classes} and not missing and not spare:
-        words.append(f"they seem to be of a network for {outputs.pop()} classes, the data has {classes}")
+        count = outputs.pop()
+        words.append(f"they seem to be of a network for {count} classes, the data has {classes}{advice(count)}")
     return "; ".join(words)
 
 
