@@ -128,6 +128,48 @@ def test_wrong_is_one_line_and_status_2(capsys, monkeypatch, place, line, expect
     assert err.startswith("dyart")
 
 
+FOLDERS = ["evaluate run --attack clean --count 5", "export run", "dynamics run --count 4", "plane --frames 2", "demo"]
+FILES = ["margins run --count 5", "curves run", "report run", "bench --batches 8"]
+
+
+@pytest.mark.parametrize("line", [*(f"{line} --out" for line in FOLDERS), "data get mine --from run --root"])
+def test_a_folder_that_cannot_be_made_is_not_called_misspelt(capsys, monkeypatch, place, line):
+    """The system says of ``/proc/foo`` that there is no such file."""
+    if not os.path.isdir("/proc/self"):
+        pytest.skip("needs a folder in which nobody can make one")
+    monkeypatch.chdir(place)
+    status, _, err = run(capsys, f"{line} /proc/foo")
+    assert status == 2
+    assert "/proc/foo: this folder cannot be made there: choose another place" in err
+
+
+@pytest.mark.parametrize("line", FILES)
+def test_a_file_where_none_can_be_written_is_refused_before_the_work(capsys, monkeypatch, place, line):
+    if not os.path.isdir("/proc/self"):
+        pytest.skip("needs a folder in which nobody can write")
+    monkeypatch.chdir(place)
+    for module in ("margins.preflight", "curves.write_curves", "bench._measured"):
+        monkeypatch.setattr(f"dyart.cli.{module}", lambda *_, **__: pytest.fail("it works already"))
+    for out, words in (
+        ("/proc/foo", "cannot write into /proc (No such file or directory): choose another folder with --out"),
+        ("/proc/foo/bar", "/proc/foo: this folder cannot be made there: choose another place"),
+        ("file.txt/bar", "file.txt: is a file, and a folder is needed"),
+    ):
+        status, _, err = run(capsys, f"{line} --out {out}")
+        assert status == 2
+        assert words in err
+
+
+@pytest.mark.parametrize("line", FOLDERS[:4])
+def test_a_file_in_the_place_of_a_folder_is_said_to_be_one(capsys, monkeypatch, place, line):
+    monkeypatch.chdir(place)
+    for out in ("file.txt", "file.txt/in"):
+        status, _, err = run(capsys, f"{line} --out {out}")
+        assert status == 2
+        assert "is a file" in err
+        assert "a folder is needed" in err
+
+
 @pytest.mark.parametrize("path", [path for path, _ in every_parser(_parser())])
 def test_every_command_has_help_and_refuses_what_it_does_not_know(capsys, path):
     status, out, _ = run(capsys, f"{path} --help")

@@ -1,6 +1,7 @@
 """``dyart dynamics``, ``dyart curves`` and ``dyart plane``, end to end on small things."""
 
 import csv
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -195,7 +196,11 @@ def test_where_nothing_can_be_written_nothing_is_measured(run, tmp_path, capsys,
     monkeypatch.setattr("dyart.cli.dynamics.measure", lambda *_, **__: pytest.fail("measured"))
     (tmp_path / "file").write_text("")
     assert dynamics(run, "--out", tmp_path / "file") == 2
-    monkeypatch.setattr("os.access", lambda *_: False)
+
+    def refused(**_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refused)  # as in a folder that is read-only
     assert dynamics(run, "--out", tmp_path) == 2
     assert "choose another folder with --out" in capsys.readouterr().err
 

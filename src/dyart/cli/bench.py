@@ -73,6 +73,7 @@ def _numbers(text: str) -> list[int]:
 def _bench(options: argparse.Namespace) -> None:
     import torch
 
+    from dyart.cli.places import make_folder
     from dyart.engine.files import write_json
     from dyart.engine.timing import matrix_rate
 
@@ -82,6 +83,7 @@ def _bench(options: argparse.Namespace) -> None:
         raise ValueError(f"--search-steps must be at least 2, got {options.search_steps}")
     if options.gpu and not torch.cuda.is_available():
         raise ValueError("--gpu, but this machine has no GPU that torch can use")
+    make_folder(options.out.parent)
     device = torch.device("cuda" if options.gpu else "cpu")
     networks = options.networks or (["resnet18", "resnet18-gn"] if options.gpu else ["cnn"])
     rate = matrix_rate(device) if options.gpu else None

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from dyart.cli.places import make_folder
 from dyart.cli.runs import runs_in
 from dyart.engine.stored import read_config
 from dyart.report.curves import NEGATIVE, Curves, read_published, read_run, read_watched, write_curves
@@ -26,7 +27,9 @@ def curves_command(options: argparse.Namespace) -> None:
         rows = {"ours": ours, "the paper's": {name: published[name] for name in methods}}
     named = options.runs[0]
     beside = named if named.is_dir() else named.parent
-    written = write_curves(rows, options.out or beside / "curves", options.smoothing)
+    figure = options.out or beside / "curves"
+    make_folder(figure.parent)
+    written = write_curves(rows, figure, options.smoothing)
     print(f"figure: {next(path for path in written if path.suffix == '.png')} (and .pdf, .svg)")
 
 

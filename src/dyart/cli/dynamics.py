@@ -2,13 +2,13 @@
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dyart.attacks.radius import Radius
+from dyart.cli.places import make_folder
 from dyart.dynamics import files
 from dyart.dynamics.settings import parse_overrides, plain
 from dyart.dynamics.shares import margin_edges
@@ -47,7 +47,7 @@ def dynamics_command(options: argparse.Namespace) -> None:
     folders = {name: source.folder if own else out / name if several else out for name, source in sources.items()}
     plans = {name: Plan(names, against, radius, folder) for name, folder in folders.items()}
     for folder in (out, *folders.values()):
-        _check_writable(folder)  # now, not after minutes of measuring
+        make_folder(folder)  # now, not after minutes of measuring
     for name, source in sources.items():
         panels[name if several else ""] = clouds(_measure(source, plans[name], options))
     if not any(len(cloud.margin) for row in panels.values() for cloud in row.values()):
@@ -57,12 +57,6 @@ def dynamics_command(options: argparse.Namespace) -> None:
         drawn = write_scatter(panels, radius, out / SCATTER, options.update)
         drawn += write_bars(panels, margin_edges(radius), out / BARS, unit, options.update)
         print(f"figures: {', '.join(str(path) for path in drawn if path.suffix == '.png')} (and .pdf, .svg)")
-
-
-def _check_writable(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(f"cannot write into {folder}: choose another folder with --out")
 
 
 def clouds(measured: Dynamics) -> dict[str, Cloud]:

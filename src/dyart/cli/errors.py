@@ -28,6 +28,8 @@ EXTRAS = {
     "pyautoattack": "eval",
     "plotly": "report",
 }
+# Functions of the standard library that make a folder.
+MAKERS = ("mkdir", "mkdtemp")
 # Packages that are installed by another name than they are imported by.
 CALLED = {"lightning_fabric": "lightning-fabric", "PIL": "pillow", "yaml": "pyyaml"}
 
@@ -127,5 +129,16 @@ def _of_file(error: OSError) -> str:
         NotADirectoryError: "is a file (or is inside one), and a folder is needed",
         FileExistsError: "exists already: choose another name",
     }
+    if _is_of_making(error):
+        hints |= {
+            FileNotFoundError: "this folder cannot be made there: choose another place (--out, of data --root)",
+            FileExistsError: "is a file, and a folder is needed",
+        }
     words = next((words for kind, words in hints.items() if isinstance(error, kind)), str(error.strerror).lower())
     return f"{name}: {words}"
+
+
+def _is_of_making(error: OSError) -> bool:
+    """Say whether a folder could not be made: the error of the system is that of a file that is not there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].name in MAKERS

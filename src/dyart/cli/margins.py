@@ -16,7 +16,7 @@ from dyart.boundary.search import closest_boundary_points
 from dyart.boundary.solvers import SOLVERS, apgd
 from dyart.boundary.validation import check_choice
 from dyart.cli.networks import named_examples, named_network, recorded_accuracy, sample
-from dyart.cli.places import foreign, margins_path, replaced
+from dyart.cli.places import foreign, make_folder, margins_path, replaced
 from dyart.data import DataSet
 from dyart.data.ranks import team_here
 from dyart.data.sets import Indices
@@ -61,7 +61,7 @@ def margins_command(options: argparse.Namespace) -> None:
         raise ValueError(f"--out {path}: name the CSV file, e.g. {path.with_suffix('.csv')}; a JSON goes beside it")
     if options.out and foreign(path) == (record := path.with_suffix(".json")):
         raise ValueError(f"--out {path}: settings go to {record}, which is something else: choose another name")
-    path.parent.mkdir(parents=True, exist_ok=True)  # what cannot be written shows now, not after the search
+    make_folder(path.parent)
     if options.out and (before := replaced(path)):
         print(before)
     if options.radii:

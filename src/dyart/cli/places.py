@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import tempfile
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -18,6 +19,22 @@ QUESTION = ("run_or_checkpoint", "model", "model_args", "weights", "mean", "std"
 HEAD, PARTS = "index,label,rival,correct,inside,", {"settings", "summary"}
 
 Record = dict[str, Any]
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, with those above it, and try it: what cannot be written shows before the work, not after it.
+
+    Raises:
+        ValueError: nothing can be written there.
+        OSError: it cannot be made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        # Permissions alone do not tell: a folder may be the system's own, or a disk read-only.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"cannot write into {folder} ({error.strerror}): choose another folder with --out") from error
 
 
 def evaluation_folder(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.progress import Counter
 from dyart.boundary.search import closest_boundary_points
+from dyart.cli.places import make_folder
 from dyart.data import DataSet, load
 from dyart.data.augment import Augment
 from dyart.data.loader import Loader, as_tensors
@@ -55,6 +56,7 @@ def plane_command(options: argparse.Namespace) -> None:
     data = load("moons")
     model, probe = _network(data, options.seed, device), Probe(*as_tensors(data.test, slice(0, WATCHED), device))
     method = _method(options.method)
+    make_folder(out)
     steps = NATURAL + ROBUST
     every = math.ceil(steps / (options.frames - 1))
     counter = Counter(sys.stderr.isatty(), steps + math.ceil((steps - 1) / every) + 1, "the plane")

@@ -49,6 +49,7 @@ def add_report(commands: Commands) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
+    from dyart.cli.places import make_folder
     from dyart.cli.runs import runs_in
     from dyart.report.page import write_page
     from dyart.report.page.run import MARKS
@@ -56,5 +57,7 @@ def _report(options: argparse.Namespace) -> None:
 
     if options.out is not None and options.out.is_dir():
         raise ValueError(f"--out {options.out} is a folder: name the HTML file, e.g. {options.out / NAME}")
+    if options.out is not None:
+        make_folder(options.out.parent)
     path = write_page(runs_in(options.runs, MARKS), options.out, options.title)
     print(f"{path} ({path.stat().st_size / 1e6:.1f} MB, opens offline)")
