@@ -143,6 +143,28 @@ def test_a_table_names_the_examples_as_asked(index, tmp_path):
     assert [row["index"] for row in read(tmp_path / "margins.csv")] == [str(int(name)) for name in index]
 
 
+MASK = torch.tensor([False, True, False, True, False, False, True])
+
+
+@pytest.mark.parametrize(
+    "index",
+    [MASK, MASK.numpy(), MASK.tolist(), MASK.nonzero(), MASK.nonzero()[:, 0]],
+    ids=["mask", "numpy", "list", "nonzero", "numbers"],
+)
+def test_a_part_is_named_by_what_chose_it(index, tmp_path):
+    found = handmade()
+    found[MASK].to_csv(tmp_path / "part.csv", index=index)
+    found.to_csv(tmp_path / "whole.csv")
+    assert [row["index"] for row in read(tmp_path / "part.csv")] == ["1", "3", "6"]
+    whole = read(tmp_path / "whole.csv")
+    assert read(tmp_path / "part.csv") == [whole[1], whole[3], whole[6]], "so that they can be joined"
+
+
+def test_a_mask_that_chose_others_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="index names 3 examples, but there are 2"):
+        handmade()[:2].to_csv(tmp_path / "margins.csv", index=MASK)
+
+
 @pytest.mark.parametrize("length", [0, 6, 8])
 def test_a_wrong_number_of_names_is_an_error_that_leaves_no_file(length, tmp_path):
     with pytest.raises(ValueError):

@@ -122,6 +122,14 @@ def test_inputs_that_are_no_tensor_are_told_how_to_become_one(call, kind):
 
 
 @both
+def test_the_line_that_converts_an_array_of_bytes_is_given(call):
+    inputs = (examples() * 255).byte().numpy()
+    with pytest.raises(TypeError, match=r"for images in 0\.\.255 torch\.as_tensor\(inputs\)\.float\(\) / 255$"):
+        call(Counting(), inputs, classes())
+    call(Counting(), torch.as_tensor(inputs).float() / 255, classes())  # as it says
+
+
+@both
 def test_a_single_number_is_no_batch(call):
     with pytest.raises(ValueError, match=r"batch \[N, \.\.\.\]"):
         call(Counting(), torch.tensor(0.5), torch.tensor([0]))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -77,7 +78,10 @@ class BoundaryPoints:
         return len(self.inputs)
 
     def __getitem__(self, index: int | slice | Tensor | Sequence[int]) -> "BoundaryPoints":
-        """Return the examples at ``index``: a mask, indices, a slice or one number (a batch of one)."""
+        """Return the examples at ``index``: a mask, indices, a slice or one number (a batch of one).
+
+        They are counted from 0 again; where their places matter, keep ``index`` beside them (see ``to_csv``).
+        """
         if isinstance(index, slice):
             return self._map(lambda tensor: tensor[index])
         rows = torch.as_tensor(index, device=self.found.device)
@@ -207,13 +211,17 @@ class BoundaryPoints:
     ) -> None:
         """Write one line per example.
 
+        A part is counted from 0, as every result is. So that its lines can be joined with those of the whole, or of
+        another model, name the examples by what chose them: ``found[mask].to_csv(path, index=mask)``.
+
         Args:
             path: of the file.
-            index: what the examples are called; None: their positions.
+            index: what the examples are called: numbers, or the mask that they were chosen by; None: their positions
+                in this result.
             files: what they were read from, for one more column.
             classes: names of the classes, for two more columns.
         """
-        names = range(len(self)) if index is None else index.tolist() if isinstance(index, Tensor) else index
+        names = range(len(self)) if index is None else _numbers(index)
         for words, given in (("index", names), ("files", files)):
             if given is not None and len(given) != len(self):
                 raise ValueError(f"{words} names {len(given)} examples, but there are {len(self)}")
@@ -268,6 +276,16 @@ class BoundaryPoints:
     def _map(self, change: Callable[[Tensor], Tensor]) -> "BoundaryPoints":
         changed: dict[str, Any] = {name: change(getattr(self, name)) for name in _tensor_fields(self)}
         return dataclasses.replace(self, **changed)
+
+
+def _numbers(index: Sequence[int] | Tensor) -> Sequence[int]:
+    """Return what examples are called, as plain numbers: a mask's are the places that it chooses."""
+    if not isinstance(index, Tensor) and not (len(index) and isinstance(index[0], bool | np.bool_)):
+        return index
+    rows = torch.as_tensor(index)
+    rows = rows.nonzero() if rows.dtype == torch.bool else rows
+    numbers: list[int] = rows.reshape(-1).tolist()  # nonzero() has a column
+    return numbers
 
 
 def _class_name(number: int, classes: Sequence[str]) -> str:

@@ -42,7 +42,9 @@ def check_inputs(inputs: Tensor, bounds: Bounds) -> None:
     """Raise unless ``inputs`` is a finite floating-point batch inside the bounds."""
     if not isinstance(inputs, Tensor):
         batches = hasattr(inputs, "__iter__") and not hasattr(inputs, "__array__") and not isinstance(inputs, list)
-        advice = "search batch by batch and join the results with dyart.concat" if batches else "use torch.as_tensor"
+        advice = "use torch.as_tensor(inputs).float(), for images in 0..255 torch.as_tensor(inputs).float() / 255"
+        if batches:
+            advice = "search batch by batch and join the results with dyart.concat"
         raise TypeError(f"inputs must be a torch.Tensor, got {type(inputs).__name__}: {advice}")
     if not inputs.is_floating_point():
         raise TypeError(
