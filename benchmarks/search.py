@@ -39,6 +39,7 @@ LENGTHS = [5, 8, 10, 15, 20, 30, 40, 43, 50, 100]
 # Marks of the figure's axes.
 PASSES = [10, 20, 50, 100, 200, 500, 1000]
 EXCESSES = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2]
+COLUMNS = 3  # of its legend
 # In the order of their colours.
 SOLVERS = ["fast", "fast, restarts", "fast, rivals compared", "apgd", "fab", "pyautoattack FAB"]
 SOLVERS += ["adv_lib FMN", "adv_lib PDPGD", "adv_lib DDN", "adv_lib FAB"]
@@ -259,8 +260,8 @@ def figure(records: list[dict[str, Any]], path: Path) -> None:
             along.set_minor_formatter(NullFormatter())
         axis.grid(alpha=0.3, which="both", lw=0.4)
     handles = {h.get_label(): h for axis in figure.axes for h in axis.get_lines()}
-    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=3, frameon=False)
-    figure.tight_layout(rect=(0, 0.7 / figure.get_figheight(), 1, 1))
+    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=COLUMNS, frameon=False)
+    figure.tight_layout(rect=(0, 0.25 * math.ceil(len(handles) / COLUMNS) / figure.get_figheight(), 1, 1))
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 

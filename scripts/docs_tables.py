@@ -143,9 +143,14 @@ def optimality() -> str:
             best = [max((entry for entry in own if entry[0] <= most), key=lambda e: e[0]) for most in (100, 220)]
             others = [(passes, r) for passes, r in here if _of_a_package(r)]
             words = [f"{r['optimality']:.3f} ({passes:.0f})" for passes, r in best]
-            named = [f"{r['solver'].split()[-1]} {r['optimality']:.3f} ({passes:.0f})" for passes, r in others]
+            named = [f"{_short(r['solver'])} {r['optimality']:.3f} ({passes:.0f})" for passes, r in others]
             rows.append([network, norm, *words, ", ".join(named)])
     return grid(["network", "norm", "fast, up to 100", "fast, up to 220", "other packages"], rows)
+
+
+def _short(solver: str) -> str:
+    """Return a search's name without its package, but for the second package's FAB."""
+    return "adv_lib's FAB" if solver == "adv_lib FAB" else solver.split()[-1]
 
 
 def _of_a_package(record: dict[str, Any]) -> bool:

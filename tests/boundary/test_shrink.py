@@ -11,6 +11,7 @@ from dyart.boundary.margins import rivals_by_logit
 from dyart.boundary.problem import Problem
 from dyart.boundary.projections import project_onto_hyperplane, shrink_onto_hyperplane
 from dyart.boundary.restarts import nearest_rivals
+from dyart.boundary.solvers import fast
 from dyart.boundary.solvers.fast import COLD, COLD_L1_MANY, MANY, pace_of
 from dyart.boundary.validation import as_bounds
 
@@ -121,6 +122,40 @@ def test_a_search_in_many_coordinates_looks_farther_and_is_as_exact(features, sc
     others = rivals_by_logit(model(x).detach(), problem.labels)
     values, gradients, _ = problem.linearise(problem.origin, others)
     torch.testing.assert_close(found.margin, (values / gradients.abs().amax(dim=2)).amin(dim=0), rtol=1e-3, atol=0)
+
+
+class Bent(nn.Module):
+    """A margin against one rival that is straight, or convex: less steep the farther one goes."""
+
+    def __init__(self, bend):
+        super().__init__()
+        self.bend = bend
+
+    def forward(self, x):
+        fall = x.sum(dim=1)
+        margin = 1 - fall + self.bend * fall**2
+        return torch.stack([margin, torch.zeros_like(margin)], dim=1)
+
+
+@pytest.mark.parametrize(("bend", "share"), [(0.0, 0.0), (0.1, 0.1 * 0.4**2), (-0.1, 0.0)])
+def test_the_last_overshoot_grows_with_what_the_step_before_fell_short_by(bend, share):
+    """A step from the input to a fall of 0.4 is predicted to leave 0.6 of the margin 1; it leaves bend * 0.4^2 more."""
+    origin = torch.zeros(1, 4)
+    problem = Problem(Bent(bend), origin, torch.zeros(1, dtype=torch.long), "l1", "exact", 5.0, None, None)
+    start, x = problem.origin, problem.origin + 0.1
+    got = fast._curved(problem, start, problem.evaluate(start), x, problem.evaluate(x))
+    torch.testing.assert_close(got, torch.tensor([share]), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("features", "evaluations", "special"), [(MANY, 40, 2), (MANY, 10, 1), (50, 40, 1), (50, 4, 0)]
+)
+def test_the_last_steps_start_from_the_best_point(features, evaluations, special):
+    x = torch.zeros(1, features)
+    problem = Problem(Bent(0.0), x, torch.zeros(1, dtype=torch.long), "l1", "exact", 5.0, None, None)
+    pace = pace_of(problem, evaluations)
+    ending = [fast._ending(problem, step, pace) for step in range(evaluations - 1)]
+    assert ending == [False] * (evaluations - 1 - special) + [True] * special
 
 
 class Saturating(nn.Module):
