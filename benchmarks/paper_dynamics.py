@@ -44,7 +44,7 @@ MODELS = {"natural": "natural", "partially robust": "at"}
 GIVEN = {"natural": "natural", "partially robust": "robust"}
 EPOCHS = {"natural": 30, "partially robust": 60}
 TEST_BATCH = 500
-RATE = ["--optim.schedule", "constant", "--optim.lr", "0.01", "--optim.average", "0"]
+RATE = ["--optim.schedule", "constant", "--optim.lr", "0.01", "--optim.weight_decay", "0.0005", "--optim.average", "0"]
 DYART = {"alpha": 8, "lam": 400, "steps": 20}
 
 

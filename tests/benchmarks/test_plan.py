@@ -39,7 +39,8 @@ def test_the_plan_has_what_was_promised():
     rows = {group.name: {runs[0].label: runs for runs in group.rows.values()} for group in GROUPS}
     batch = rows["cifar10-resnet18-bn"]
     paper = {"natural", "AT", "TRADES", "MART", "MMA", "GAIRAT", "MAIL-TRADES", "AT-AWP", "TRADES-AWP", "FAT-TRADES"}
-    assert set(batch) == paper | {"DyART", "DyART-AWP"}
+    beside = {"AT, weight decay 0.0005", "TRADES, weight decay 0.0005"}
+    assert set(batch) == paper | {"DyART", "DyART-AWP"} | beside
     assert {label: len(runs) for label, runs in batch.items() if len(runs) > 1} == {"AT": 3, "TRADES": 3, "DyART": 3}
     whole = {run.label for runs in batch.values() for run in runs if "autoattack" in run.attacks}
     assert whole == {"AT", "TRADES", "DyART", "DyART-AWP"}
