@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from problems import Constant, Patches, Watched, ellipsoid_truth, linear_model, linear_truth, smooth_network, uniform
+from plane_problems import Patches
+from problems import Constant, Watched, ellipsoid_truth, linear_model, linear_truth, smooth_network, uniform
 from search_checks import BOUNDARIES, NORMS, around, assert_margins, long_ellipsoid, value_at_points
 
 import dyart

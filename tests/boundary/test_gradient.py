@@ -5,82 +5,22 @@ import types
 
 import pytest
 import torch
+from gradient_checks import (
+    BOUNDARIES,
+    NORMS,
+    assert_all_close,
+    closed_form_margins,
+    gradients_of,
+    linear,
+    search,
+    with_unfound_rows,
+)
 from networks import plain_kernels, small_resnet, smooth_network, uniform
-from torch import Tensor, nn
+from torch import Tensor
 
 import dyart
 
-NORMS = ("linf", "l2")
-BOUNDARIES = ("exact", "soft")
 UNIT_BOX = (0.0, 1.0)
-
-
-def linear(features: int = 6, classes: int = 2, seed: int = 0) -> nn.Linear:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = nn.Linear(features, classes, dtype=torch.float64)
-        with torch.no_grad():
-            model.weight.mul_(3)
-            model.bias.copy_(-model.weight.sum(dim=1) / 2)  # the boundaries meet in the middle of the unit cube
-    return model
-
-
-def gradients_of(loss: Tensor, model: nn.Module) -> list[Tensor]:
-    return list(torch.autograd.grad(loss, list(model.parameters())))
-
-
-def assert_all_close(got: list[Tensor], wanted: list[Tensor], tolerance: float = 1e-5) -> None:
-    for one, other in zip(got, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * float(other.abs().max()) + 1e-12)
-
-
-def boxed_margin(phi: Tensor, normal: Tensor, x: Tensor, point: Tensor, norm: str) -> Tensor:
-    """Distance to {phi = 0} for a linear phi in the unit box, as a differentiable function of phi and its normal.
-
-    Which coordinates the box stops is read off the solution; between two changes of that set the distance is this.
-    """
-    room = torch.where(normal > 0, x, 1 - x)
-    stopped = ((point == 0) & (normal > 0)) | ((point == 1) & (normal < 0))
-    slope = normal.abs()
-    left = phi - (slope * room)[stopped].sum()
-    if norm == "linf":
-        return left / slope[~stopped].sum()
-    level = left / slope[~stopped].square().sum()
-    return ((level * slope[~stopped]).square().sum() + room[stopped].square().sum()).sqrt()
-
-
-def closed_form_margins(model: nn.Linear, found: dyart.BoundaryPoints) -> Tensor:
-    """The margins of a linear classifier of two classes, differentiable in its parameters; found rows only."""
-    margins = []
-    for x, y, point, use in zip(found.inputs, found.labels, found.points, found.found, strict=True):
-        if not use:
-            continue
-        normal = model.weight[y] - model.weight[1 - y]
-        phi = normal @ x + model.bias[y] - model.bias[1 - y]
-        if found.bounds is None:
-            margins.append(phi / torch.linalg.vector_norm(normal, ord=1 if found.norm == "linf" else 2))
-        else:
-            margins.append(boxed_margin(phi, normal, x, point, found.norm))
-    return torch.stack(margins)
-
-
-def search(model: nn.Module, x: Tensor, labels: Tensor | None = None, **options: object) -> dyart.BoundaryPoints:
-    return dyart.closest_boundary_points(model, x, labels, **{"tol": 1e-12, "bounds": None, "steps": 30, **options})
-
-
-def with_unfound_rows(norm: str = "linf") -> tuple[nn.Linear, dyart.BoundaryPoints]:
-    """Ten examples, of which the odd ones carry the wrong label: they have no margin.
-
-    The points are left where the search found them, a little across the boundary: phi is not zero there, and must not
-    show in the value of the loss.
-    """
-    model, x = linear(), uniform(10, 6, seed=3, dtype=torch.float64)
-    right = model(x).argmax(dim=1)
-    found = search(model, x, torch.where(torch.arange(10) % 2 == 1, 1 - right, right), norm=norm, tol=None)
-    assert (found.value[::2] < -1e-6).all()
-    assert found.found.tolist() == [True, False] * 5
-    assert found.margin[1::2].isnan().all()
-    return model, found
 
 
 @pytest.mark.parametrize("bounds", [None, UNIT_BOX], ids=["no box", "box"])
@@ -171,112 +111,6 @@ def test_a_bad_reduction_raises():
     model, found = with_unfound_rows()
     with pytest.raises(ValueError, match=r"reduction.*'median'"):
         dyart.margin_loss(model, found, dyart.ExponentialCost(), reduction="median")
-
-
-@pytest.mark.parametrize("boundary", BOUNDARIES)
-@pytest.mark.parametrize("norm", NORMS)
-def test_rows_without_a_point_add_exactly_nothing(norm, boundary):
-    model = smooth_network()
-    x = uniform(24, 12, dtype=torch.float64)
-    labels = torch.arange(24) % 4
-    found = search(model, x, labels, norm=norm, boundary=boundary)
-    assert 2 <= found.found.sum() <= 20
-    cost = dyart.ExponentialCost(3.0, 10.0)
-    per_row = dyart.margin_loss(model, found, cost, reduction="none")
-    assert (per_row[~found.found] == 0).all()
-    assert (per_row[found.found] > 0).all()
-    # Their forward pass takes part, their gradient does not.
-    unused = gradients_of(dyart.margin_loss(model, found, cost, reduction="none")[~found.found].sum(), model)
-    assert all((gradient == 0).all() for gradient in unused)
-    alone = dyart.margin_loss(model, found[found.found], cost, reduction="sum")
-    assert_all_close(
-        gradients_of(dyart.margin_loss(model, found, cost, reduction="sum"), model), gradients_of(alone, model), 1e-9
-    )
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_masked_rows_add_exactly_nothing(reduction):
-    model, found = with_unfound_rows()
-    cost = dyart.ExponentialCost(3.0, 1.0)
-    mask = torch.arange(10) < 5  # rows 0, 2 and 4 are left
-    got = dyart.margin_loss(model, found, cost, reduction=reduction, mask=mask)
-    keep = torch.tensor([0, 2, 4])
-    per_row = dyart.margin_loss(model, found[keep], cost, reduction="none")
-    if reduction == "none":
-        assert (got[~mask] == 0).all()
-        torch.testing.assert_close(got[keep], per_row)
-        got, scale = got.sum(), 1.0
-    else:
-        scale = 0.1 if reduction == "mean" else 1.0
-    wanted = scale * per_row.sum()
-    torch.testing.assert_close(got, wanted)
-    assert_all_close(gradients_of(got, model), gradients_of(wanted, model), 1e-9)
-
-
-def test_a_mask_cannot_bring_back_rows_without_a_point():
-    model, found = with_unfound_rows()
-    cost = dyart.ExponentialCost(3.0, 1.0)
-    everything = torch.ones(10, dtype=torch.bool)
-    got = dyart.margin_loss(model, found, cost, reduction="none", mask=everything)
-    torch.testing.assert_close(got, dyart.margin_loss(model, found, cost, reduction="none"), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("damage", ["margin", "gradient", "zero gradient", "all"])
-def test_damaged_rows_never_bring_nan(damage):
-    model, found = with_unfound_rows()
-    row = torch.arange(10) == 2
-    margin, gradient = found.margin, found.gradient
-    if damage in ("margin", "all"):
-        margin = torch.where(row, torch.nan, margin)
-    if damage in ("gradient", "all"):
-        gradient = torch.where(row[:, None], torch.nan, gradient)
-    if damage == "zero gradient":
-        gradient = torch.where(row[:, None], 0.0, gradient)
-    broken = dataclasses.replace(found, margin=margin, gradient=gradient)
-    # A flat row is left out by itself: dividing by its slope would give infinity. The others need the mask.
-    mask = None if damage == "zero gradient" else ~row
-    cost = dyart.ExponentialCost(3.0, 1.0)
-    per_row = dyart.margin_loss(model, broken, cost, reduction="none", mask=mask)
-    assert per_row[2] == 0
-    others = torch.arange(10)[~row]
-    torch.testing.assert_close(
-        per_row[others], dyart.margin_loss(model, found[others], cost, reduction="none"), rtol=1e-9, atol=0
-    )
-    wanted = gradients_of(dyart.margin_loss(model, found[others], cost, reduction="sum"), model)
-    assert_all_close(gradients_of(per_row.sum(), model), wanted, 1e-9)
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_all_rows_masked_gives_zero_and_zero_gradients(reduction):
-    model, found = with_unfound_rows()
-    mask = torch.zeros(10, dtype=torch.bool)
-    loss = dyart.margin_loss(model, found, dyart.ExponentialCost(3.0, 1.0), reduction=reduction, mask=mask)
-    assert (loss == 0).all()
-    assert all((gradient == 0).all() for gradient in gradients_of(loss.sum(), model))
-
-
-def test_no_row_found_gives_zero_and_zero_gradients():
-    model, x = linear(), uniform(5, 6, dtype=torch.float64)
-    found = search(model, x, 1 - model(x).argmax(dim=1))
-    assert not found.found.any()
-    loss = dyart.margin_loss(model, found, dyart.ExponentialCost(3.0, 1.0))
-    assert loss == 0
-    assert all((gradient == 0).all() for gradient in gradients_of(loss, model))
-
-
-@pytest.mark.parametrize(("reduction", "shape"), [("mean", ()), ("sum", ()), ("none", (0,))])
-def test_an_empty_batch_costs_nothing(reduction, shape):
-    model, found = with_unfound_rows()
-    loss = dyart.margin_loss(model, found[torch.zeros(10, dtype=torch.bool)], dyart.ExponentialCost(), reduction)
-    assert loss.shape == shape
-    assert (loss == 0).all()
-
-
-def test_the_loss_of_an_empty_batch_can_be_differentiated():
-    # found[found.optimal] may well be empty early in a training; backward() must not fail then.
-    model, found = with_unfound_rows()
-    dyart.margin_loss(model, found[torch.zeros(10, dtype=torch.bool)], dyart.ExponentialCost()).backward()
-    assert all(parameter.grad is None or (parameter.grad == 0).all() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("norm", NORMS)

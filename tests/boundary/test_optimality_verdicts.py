@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 from optimality_cases import DOUBLE, NORMS, by_hand
-from problems import Constant, Patches, Shaped, ball, flattened, uniform
+from plane_problems import Patches
+from problems import Constant, Shaped, ball, flattened, uniform
 
 import dyart
 

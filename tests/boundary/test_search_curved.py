@@ -2,16 +2,15 @@
 
 import pytest
 import torch
+from plane_problems import Patches, plane_truth
 from problems import (
     Constant,
     Ellipsoid,
-    Patches,
     Strip,
     Wave,
     Xor,
     ball,
     ellipsoid_truth,
-    plane_truth,
     smooth_network,
     uniform,
     wave_truth,

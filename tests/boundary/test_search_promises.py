@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
+from plane_problems import Patches
 from problems import (
-    Patches,
     Shaped,
     Watched,
     Wave,

@@ -4,7 +4,8 @@ import copy
 
 import pytest
 import torch
-from problems import Patches, Watched, smooth_network, uniform
+from plane_problems import Patches
+from problems import Watched, smooth_network, uniform
 from search_checks import BOUNDARIES, value_at_points
 
 import dyart

@@ -53,7 +53,7 @@ class Setting(NamedTuple):
     pull_back: float | Tensor
     threshold: float | Tensor
     settle: float | Tensor = 1.0
-    """The overshoot of the last steps for p = 1."""
+    """For p = 1: the overshoot of the last steps, which ``move`` sets."""
 
 
 COLD = Schedule(overshoot=(1.2, 1.005), pull_back=(0.4, 0.97), threshold=(0.3, 0.06), memory=0.6)
