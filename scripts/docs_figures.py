@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from dynamics_tables import MODELS, RADIUS, plotted, read
-from published_tables import COLUMNS, FIGURES, RESULTS, difference, groups, records_of
+from published_tables import COLUMNS, FIGURES, RESULTS, difference, evaluation_of, groups, records_of
 
 from dyart.attacks.radius import Radius
 from dyart.report import style
@@ -93,6 +93,31 @@ def against_at() -> "Figure":
     return figure
 
 
+def trade_off() -> "Figure":
+    """Draw accuracy at 8/255 against clean accuracy, a line from every method's best epoch to its last."""
+    from matplotlib.figure import Figure
+
+    rows = {runs[0].label: records_of(runs) for runs in groups()[GROUP].rows.values()}
+    shown = {label: records for label, records in rows.items() if records and label != "natural"}
+    with style.style():
+        figure = Figure(figsize=(style.PAGE, 2.8), layout="constrained")
+        axis = figure.subplots()
+        colours = style.method_colours([label.lower() for label in shown])
+        for (label, records), marker in zip(shown.items(), MARKERS, strict=False):
+            colour = colours[label.lower()]
+            for number, record in enumerate(records):
+                ends = [evaluation_of(record, checkpoint, "apgd") for checkpoint in ("best", "last")]
+                found = [(100 * end["clean"], 100 * end["robust"]["8/255"]) for end in ends if end is not None]
+                axis.plot(*zip(*found, strict=True), color=colour, linewidth=0.7)
+                axis.plot(*found[0], marker, color=colour, markersize=4, label=None if number else label)
+                if len(found) > 1:
+                    axis.plot(*found[1], marker, color=colour, markersize=4, markerfacecolor="white")
+        axis.set_xlabel("clean accuracy, %")
+        axis.set_ylabel("accuracy at 8/255, %")
+        figure.legend(loc="outside right upper")
+    return figure
+
+
 def run_files() -> list[Path]:
     """Return the files of the methods' runs; none unless AT and one more are there."""
     rows = groups()[GROUP].rows
@@ -115,6 +140,7 @@ def edges() -> list[float]:
 
 DRAWINGS = {
     "methods-against-at": Drawing(run_files, against_at),
+    "methods-trade-off": Drawing(run_files, trade_off),
     "dynamics-scatter": Drawing(update_files, lambda: margin_speed_scatter(clouds(), Radius("8/255"), "gradient")),
     "dynamics-bars": Drawing(update_files, lambda: speed_bars(clouds(), edges(), "/255", "gradient")),
     "whole-training": Drawing(

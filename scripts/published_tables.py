@@ -368,13 +368,16 @@ def figure(name: str, words: str, command: str) -> str:
 
 def makers() -> dict[str, Callable[[], str]]:
     """Return the tables by name: those of a group end with the group's."""
-    at = ("methods-against-at", "Accuracy of every method minus that of AT", "python benchmarks/run_queue.py run")
+    run = "python benchmarks/run_queue.py run"
+    at = ("methods-against-at", "Accuracy of every method minus that of AT", run)
+    both = ("methods-trade-off", "Accuracy of every method at 8/255 against clean accuracy", run)
     made: dict[str, Callable[[], str]] = {
         "runs-overview": overview,
         "runs-earlier": earlier,
         "directions": directions,
         "models": models,
         "figure-methods": partial(figure, *at),
+        "figure-trade-off": partial(figure, *both),
     }
     for name, group in groups().items():
         if group.runs[0].judge:  # trial_tables.py

@@ -181,9 +181,11 @@ def test_a_figure_is_drawn_from_its_data_and_checked_against_them(results, tmp_p
     add(results, f"{BN}-dyart-seed0", evaluation([80, 71, 61, 52, 30, 10]))
     assert figures.main(check=True) == 1
     assert figures.main(check=False) == 0
-    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["methods-against-at.png"]
+    drawn = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    assert drawn == ["methods-against-at.png", "methods-trade-off.png"]
     assert figures.main(check=True) == 0
     assert "figures/methods-against-at.png" in tables.MAKERS["figure-methods"]()
+    assert "figures/methods-trade-off.png" in tables.MAKERS["figure-trade-off"]()
     add(results, f"{BN}-dyart-seed0", evaluation([80, 71, 61, 53, 30, 10]))
     assert figures.main(check=True) == 1
 

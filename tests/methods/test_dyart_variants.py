@@ -108,9 +108,66 @@ def test_the_divergence_is_of_used_points():
     assert_all_close(gradients_of(loss, model), gradients_of(plain + 3.0 * divergence, model), 1e-9)
 
 
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_the_divergence_at_a_radius_is_of_all_examples(norm):
+    model, x, y = case("group")
+    options, radius = OPTIONS | {"norm": norm, "r0": 0.05 if norm == "linf" else 0.5}, 0.03 if norm == "linf" else 0.3
+    found = dyart.DyART(**options).search(model, x, y)
+    inside = found.found
+    assert 3 <= int(inside.sum()) < len(x)
+    away = (found.points - x).flatten(1)
+    away = away / torch.linalg.vector_norm(away, ord={"linf": torch.inf, "l2": 2}[norm], dim=1, keepdim=True)
+    leaf = x.clone().requires_grad_()
+    (down,) = torch.autograd.grad(-dyart.soft_logit_margin(model(leaf), y).sum(), leaf)
+    down = down.flatten(1)
+    down = down.sign() if norm == "linf" else down / down.norm(dim=1, keepdim=True)
+    aside = (x + radius * torch.where(inside[:, None], away, down).reshape(x.shape)).clamp(0, 1)
+    plain, _ = dyart.DyART(**options)(model, x, y)
+    loss, metrics = dyart.DyART(**options, kl=3.0, kl_radius=radius)(model, x, y)
+    clean, moved = F.log_softmax(model(x), dim=1), F.log_softmax(model(aside), dim=1)
+    divergence = (clean.exp() * (clean - moved)).sum(dim=1).mean()
+    torch.testing.assert_close(metrics["kl"], divergence.detach())
+    assert_all_close(gradients_of(loss, model), gradients_of(plain + 3.0 * divergence, model), 1e-9)
+
+
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("statistics", ["batch", "running"])
+def test_the_divergence_at_a_radius_in_every_kind_of_forward_pass(joint, statistics):
+    """Without BatchNorm they are all the same."""
+    model, x, y = case("group")
+    options = OPTIONS | {"kl": 3.0, "kl_radius": 0.03}
+    wanted, _ = dyart.DyART(**options)(model, x, y)
+    loss, _ = dyart.DyART(**options, joint=joint, statistics=statistics)(model, x, y)
+    torch.testing.assert_close(loss, wanted)
+
+
+def test_examples_outside_their_class_are_classified_down_the_gradient():
+    model, x, y = case("group")
+    found, used = searched(model, x, y)
+    outside = dyart.soft_logit_margin(model(x), y) <= 0
+    assert 0 < int(outside.sum()) < len(x)
+    leaf = x.clone().requires_grad_()
+    (down,) = torch.autograd.grad(-dyart.soft_logit_margin(model(leaf), y).sum(), leaf)
+    shifted = torch.where(outside[:, None, None, None], (x + 0.03 * down.sign()).clamp(0, 1), x)
+    loss, metrics = dyart.DyART(**OPTIONS, outside_radius=0.03)(model, x, y)
+    clean = F.cross_entropy(model(shifted), y)
+    torch.testing.assert_close(metrics["clean_loss"], clean.detach())
+    wanted = clean + 20.0 * dyart.margin_loss(model, found, COST, mask=used)
+    assert_all_close(gradients_of(loss, model), gradients_of(wanted, model), 1e-9)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({"statistics": "eval"}, "statistics"), ({"kl": -1.0}, "kl must be"), ({"kl": float("inf")}, "kl must be")],
+    [
+        ({"statistics": "eval"}, "statistics"),
+        ({"kl": -1.0}, "kl must be"),
+        ({"kl": float("inf")}, "kl must be"),
+        ({"kl_radius": 0.03}, "kl_radius places"),
+        ({"kl": 3.0, "kl_radius": 0.03, "norm": "l1"}, "norm must be"),
+        ({"outside_radius": 0.03, "norm": "l1"}, "norm must be"),
+        ({"outside_radius": -0.03}, "outside_radius must be"),
+        ({"kl": 3.0, "kl_radius": 0.0}, "kl_radius must be"),
+    ],
 )
 def test_bad_settings(settings, words):
     with pytest.raises(ValueError, match=words):

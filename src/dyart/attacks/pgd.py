@@ -123,7 +123,7 @@ def _climb(
     """
     lost = gradient.isnan() if norm == "linf" else ~gradient.isfinite()
     gradient = torch.where(lost, usable, gradient)
-    moved = points + stride * _steepest(gradient, norm)
+    moved = points + stride * steepest(gradient, norm)
     return _into(moved if extra is None else moved + extra, inputs, ball, norm, bounds), gradient
 
 
@@ -156,7 +156,7 @@ def _offset(inputs: Tensor, ball: Tensor, norm: Norm, start: Start, key: int | T
     if norm == "linf":
         return ball * (2 * draws.uniform(key, index, shape) - 1).to(inputs.dtype)
     # Uniform in the ball: a direction, and the D-th root of a uniform draw for the length.
-    direction = _steepest(draws.normal(key, index, shape), norm)
+    direction = steepest(draws.normal(key, index, shape), norm)
     length = draws.uniform(key ^ 1, index).pow(1 / math.prod(shape))
     return ball * (_per_example(length, direction) * direction).to(inputs.dtype)
 
@@ -166,7 +166,8 @@ def _step_noise(inputs: Tensor, key: int | Tensor, index: Tensor, step: int) -> 
     return draws.normal(stream, index, tuple(inputs.shape[1:])).to(inputs.dtype)
 
 
-def _steepest(gradient: Tensor, norm: Norm) -> Tensor:
+def steepest(gradient: Tensor, norm: Norm) -> Tensor:
+    """Return the direction of length 1, in L-inf or L2, along which a function rises fastest; 0 where it is flat."""
     if norm == "linf":
         return gradient.sign()
     length = norms.norm(gradient, "l2")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dyart.attacks.kl import kl_divergence
+from dyart.attacks.pgd import ATTACK_NORMS, clipped, per_row, steepest
 from dyart.attacks.radii import check_unit
 from dyart.boundary import validation
 from dyart.boundary.cost import Cost, ExponentialCost, check_cost
@@ -23,6 +24,7 @@ from dyart.boundary.kernels import compiled
 from dyart.boundary.margins import BOUNDARIES, Boundary, boundary_value
 from dyart.boundary.model import Model, evaluation_mode, logits_of
 from dyart.boundary.norms import NORMS, Norm, flat
+from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.points import BoundaryPoints, Passes
 from dyart.boundary.problem import Problem
 from dyart.boundary.retiring import Retiring
@@ -81,6 +83,12 @@ class DyART(Method[BoundaryPoints]):
             grow as the network becomes less steep, and with them the share of the margin term in the loss. lam is
             another quantity then, hundreds of times smaller; the logged ``margin_loss`` keeps its meaning.
         kl: weight of one more term, as in TRADES: KL(p(x) || p(x_hat)) of the used points, summed, over the batch size.
+        kl_radius: with ``kl``, another place for that term: this far from the input, on the way to the boundary point
+            or beyond it; of examples that have none, down the gradient of the margin function at the input. All
+            examples take part then. One more batch in the forward pass of boundary points. Not for ``"l1"``, where a
+            step down would move one coordinate.
+        outside_radius: examples that are outside their class, of which there is no boundary point, are classified this
+            far down the gradient of the margin function, instead of at the input. No pass more. Not for ``"l1"``.
         warm_start: search from where the example's point was in the epoch before, moved as the image is by its new crop
             and mirroring; an example without one searches as usual. One more forward pass (of the input), one byte of
             memory per coordinate of the training set, on the device and in checkpoints (154 MB for CIFAR-10); in the
@@ -116,6 +124,8 @@ class DyART(Method[BoundaryPoints]):
         box_aware: bool = True,
         relative: bool = False,
         kl: float = 0.0,
+        kl_radius: float | None = None,
+        outside_radius: float | None = None,
         warm_start: bool = False,
         retire: bool = False,
         adaptive_steps: bool = False,
@@ -126,6 +136,12 @@ class DyART(Method[BoundaryPoints]):
         validation.check_choice("keep", keep, KEEP)
         validation.check_choice("statistics", statistics, STATISTICS)
         check_weight("kl", kl)
+        for name, radius in (("kl_radius", kl_radius), ("outside_radius", outside_radius)):
+            if radius is not None:
+                validation.check_positive(name, radius)
+                validation.check_choice("norm", norm, ATTACK_NORMS)
+        if kl_radius is not None and not kl:
+            raise ValueError("kl_radius places the term of kl: give kl a weight, or leave kl_radius out")
         validation.check_positive("r0", r0)
         validation.check_positive("beta", beta)
         validation.check_count("steps", steps, 2)
@@ -141,7 +157,8 @@ class DyART(Method[BoundaryPoints]):
         self.norm, self.boundary = norm, boundary
         self.bounds = None if bounds is None else validation.as_pair(bounds)
         self.search_model, self.joint, self.statistics = search_model, joint, statistics
-        self.keep, self.box_aware, self.relative, self.kl = keep, box_aware, relative, kl
+        self.keep, self.box_aware, self.relative = keep, box_aware, relative
+        self.kl, self.kl_radius, self.outside_radius = kl, kl_radius, outside_radius
         self.warm_start, self.retire, self.adaptive_steps, self.examples = warm_start, retire, adaptive_steps, 0
         self.ways: Ways | None = None
         self.counter: StepCount | None = None
@@ -216,6 +233,9 @@ class DyART(Method[BoundaryPoints]):
     def check_settings(self) -> None:
         """Raise if r0 is larger than the box; warn of settings that need the engine."""
         check_unit("r0", self.r0, self.norm, self.bounds)
+        for name in ("kl_radius", "outside_radius"):
+            if (radius := getattr(self, name)) is not None:
+                check_unit(name, radius, self.norm, self.bounds)
         idle = ["warm_start"] * self.warm_start + ["adaptive_steps"] * (self.adaptive_steps and self.counter is None)
         if idle:
             warnings.warn(
@@ -244,8 +264,11 @@ class DyART(Method[BoundaryPoints]):
             retiring = self._retiring(problem)
             best, first = fast_search_from(problem, problem.origin, self.steps, retiring=retiring, brief=brief)
             value, correct = first.value, first.correct
-        # An input outside its class counts as its own crossing; it has no margin.
-        best = best.where(value > 0, problem.nothing())
+        # An input outside its class counts as its own crossing; it has no margin, but a gradient.
+        nothing = problem.nothing()
+        if self.kl_radius is not None or self.outside_radius is not None:
+            nothing = nothing._replace(gradient=best.gradient)
+        best = best.where(value > 0, nothing)
         last = problem if retiring is None else retiring.problem
         return assemble(problem, self.bounds, best, value, correct, Passes(last.forward, last.backward), "fast")
 
@@ -271,7 +294,11 @@ class DyART(Method[BoundaryPoints]):
         judge = compiled(_judged) if self.compiled else _judged
         kept, optimal, multiplier = judge(crafted, self.keep, self.box_aware)
         used = kept & (crafted.margin < self.r0)
-        at_points, at_inputs = self._logits(model, crafted, batch.inputs)
+        inputs = batch.inputs
+        if self.outside_radius is not None:
+            shifted = self._aside(crafted, self.outside_radius)
+            inputs = torch.where(per_row(crafted.inside, inputs), inputs, shifted)
+        at_points, at_inputs, aside = self._logits(model, crafted, inputs)
         clean = classification_loss(at_inputs, batch)
         costs = margin_costs(at_points, crafted, self.cost, mask=used, multiplier=multiplier)
         margin = costs.sum() / len(batch)
@@ -281,7 +308,8 @@ class DyART(Method[BoundaryPoints]):
         scale = self._scale(crafted, used, multiplier, batch.shard) if self.relative else 1.0
         loss = clean + self.lam * scale * margin
         if self.kl:
-            divergence = torch.where(used, kl_divergence(at_inputs, at_points), 0.0).sum() / len(batch)
+            divergences = kl_divergence(at_inputs, at_points if aside is None else aside)
+            divergence = torch.where(used | (aside is not None), divergences, 0.0).sum() / len(batch)
             metrics["kl"] = divergence.detach()
             loss = loss + self.kl * divergence
         if self.counter is not None:
@@ -301,16 +329,30 @@ class DyART(Method[BoundaryPoints]):
         total, count = gathered(weights.abs(), shard).sum(), gathered(weighed.to(weights), shard).sum()
         return torch.where(total > 0, count / torch.where(total > 0, total, 1.0), 0.0)
 
-    def _logits(self, model: Model, points: BoundaryPoints, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def _logits(self, model: Model, points: BoundaryPoints, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the logits at boundary points, at inputs and, with ``kl_radius``, there."""
+        crafted = points.points
+        if self.kl_radius is not None:
+            crafted = torch.cat([crafted, self._aside(points, self.kl_radius)])
         if self.statistics == "running":
             # In this order: the backward pass of the points reads the statistics, which the other pass changes.
             at_inputs = logits_of(model(inputs))
             with evaluation_mode(model):
-                return logits_of(model(points.points)), at_inputs
-        if not self.joint:
-            return logits_of(model(points.points)), logits_of(model(inputs))
-        both = logits_of(model(torch.cat([points.points, inputs.detach()])))
-        return both[: len(inputs)], both[len(inputs) :]
+                at_crafted = logits_of(model(crafted))
+        elif self.joint:
+            both = logits_of(model(torch.cat([crafted, inputs.detach()])))
+            at_crafted, at_inputs = both[: len(crafted)], both[len(crafted) :]
+        else:
+            at_crafted, at_inputs = logits_of(model(crafted)), logits_of(model(inputs))
+        count = len(inputs)
+        return at_crafted[:count], at_inputs, None if self.kl_radius is None else at_crafted[count:]
+
+    def _aside(self, points: BoundaryPoints, radius: float) -> Tensor:
+        """Return points at a distance from the inputs, on the way to the boundary or, without one, down the slope."""
+        way, inputs = points.displacement, points.inputs
+        way = way / per_row(norm_of(way, self.norm).clamp(min=torch.finfo(way.dtype).tiny), way)
+        way = torch.where(per_row(points.found, way), way, -steepest(points.gradient, self.norm))
+        return clipped(inputs + (radius * way).to(inputs.dtype), self.bounds)
 
     def _metrics(
         self,
