@@ -159,6 +159,24 @@ def network(config: Config, data: DataSet, weights: Path, device: torch.device) 
     return model.to(memory_format=torch.channels_last) if device.type == "cuda" else model
 
 
+def check_same(config: Config, record: Mapping[str, Any], checkpoint: str, weights: Path) -> None:
+    """Raise unless a file has the weights that a record is of, and the recipe still makes the same network.
+
+    Raises:
+        ValueError: the file is another, or the recipe's network, data or norm has changed since.
+    """
+    known = record["weights"][checkpoint]
+    if hashlib.sha256(weights.read_bytes()).hexdigest() != known:
+        raise ValueError(f"{weights} is not what was trained: the record has the sha256 {known}")
+    now = plain(asdict(config))
+    assert isinstance(now, dict)
+    for part, keys in (("model", tuple(now["model"])), ("data", ("name",)), ("eval", ("norm",))):
+        then = record["settings"][part]
+        changed = [f"{part}.{key}" for key in keys if key in then and then[key] != now[part][key]]
+        if changed:
+            raise ValueError(f"trained with another setting of {', '.join(changed)} than this call has")
+
+
 def judged(data: DataSet, count: int) -> DataSet:
     """Return a set with its last ``count`` images for training, the hold-out aside, in place of the test images."""
     rows = data.fit[-count:]
@@ -242,7 +260,9 @@ def attack_stage(config: Config, record: dict[str, Any], options: argparse.Names
             record = with_evaluation(record, same)
             write(path, record)
             continue
-        model = network(config, data, weights_file(options.weights, options.name, checkpoint), device)
+        kept = weights_file(options.weights, options.name, checkpoint)
+        check_same(config, record, checkpoint, kept)
+        model = network(config, data, kept, device)
         settings: dict[str, Any] = {"norm": config.eval.norm, "images": options.images, "batch": options.batch}
         folder = Path(config.out) / f"attack-{checkpoint}"  # one: apgd is the beginning of autoattack
         found = {"checkpoint": checkpoint} | attacked(model, data, radii, attack, device, folder=folder, **settings)

@@ -116,7 +116,7 @@ def effort(records: Sequence[Mapping[str, Any]]) -> list[str]:
     each = mean(record["seconds_per_epoch"] for record in records)
     together = max(record.get("together", 1) for record in records)  # on one GPU: each is slower than alone
     beside = f" ({together} at a time)" if together > 1 else ""
-    return [epochs, f"{each:.1f}{beside}", f"{mean(record['wall_seconds'] for record in records):.0f}"]
+    return [epochs, f"{each:.1f}{beside}", f"{mean(record['wall_seconds'] for record in records):.0f}{beside}"]
 
 
 def links(records: Sequence[Mapping[str, Any]]) -> str:

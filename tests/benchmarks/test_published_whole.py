@@ -42,7 +42,16 @@ def test_a_run_is_trained_then_attacked_and_never_twice(tmp_path):
     kept = load_file(tmp_path / "weights" / "mine.safetensors")
     assert {str(value.dtype) for value in kept.values() if value.is_floating_point()} == {"torch.float16"}
     shutil.rmtree(tmp_path / "run")  # the attacks need weights and record alone
-    assert attack(tmp_path, "--stage", "attack", "--attacks", "margins", "--last", "") == 0
+    calls = ["--stage", "attack", "--attacks", "margins", "--last", ""]
+    assert attack(tmp_path, *calls, "--model.activation", "silu") == 1
+    assert "another setting of model.activation" in run_records.read(path)["failed"]["error"]
+    file = tmp_path / "weights" / "mine.safetensors"
+    own = file.read_bytes()
+    file.write_bytes(own[:-1] + bytes([own[-1] ^ 1]))
+    assert attack(tmp_path, *calls) == 1
+    assert "not what was trained" in run_records.read(path)["failed"]["error"]
+    file.write_bytes(own)
+    assert attack(tmp_path, *calls) == 0
     (one,) = run_records.read(path)["evaluations"]
     assert one["images"] == 48
     for radius in ("0.05", "0.1"):

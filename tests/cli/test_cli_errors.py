@@ -67,6 +67,11 @@ def place(tmp_path_factory):
         ("train fashion-mini-cnn-at --lr 0.1", "did you mean optim.lr?"),
         ("train fashion-mini-cnn-at --method.name TRADES", "did you mean 'trades'?"),
         ("train fashion-mini-cnn-at --method.radius 8", "method.radius: the radius 8 is as large as the box"),
+        ("train fashion-mini-cnn-mma --method.hinge 32", "method.hinge: the radius 32 is as large as the box"),
+        (
+            "train fashion-mini-cnn-dyart --method.kl 6 --method.kl_radius 8",
+            "method.kl_radius: the radius 8 is as large as the box",
+        ),
         ("train fashion-mini-cnn-dyart --method.r0 16", "method.r0: the radius 16 is as large as the box"),
         ("train fashion-mini-cnn-at --eval.radii 0.1,2", "eval.radii: the radius 2 is as large as the box"),
         ("train fashion-mini-cnn-at --optim.lr -1", "optim.lr must be positive, got -1"),

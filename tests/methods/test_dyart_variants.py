@@ -1,6 +1,7 @@
 """Variants of the DyART objective: running statistics at boundary points, relative weights, a divergence."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -141,19 +142,29 @@ def test_the_divergence_at_a_radius_in_every_kind_of_forward_pass(joint, statist
     torch.testing.assert_close(loss, wanted)
 
 
-def test_examples_outside_their_class_are_classified_down_the_gradient():
+def test_an_example_without_a_boundary_point_takes_part_down_the_gradient_at_the_input():
+    """Retired because its margin is beyond r0: inside, and nothing found."""
     model, x, y = case("group")
-    found, used = searched(model, x, y)
-    outside = dyart.soft_logit_margin(model(x), y) <= 0
-    assert 0 < int(outside.sum()) < len(x)
+    options = OPTIONS | {"r0": 1e-3, "retire": True, "kl": 3.0}
+    objective = dyart.DyART(**options, kl_radius=0.03)
+    found = objective.search(model, x, y)
+    lost = found.inside & ~found.found
+    assert int(lost.sum()) >= 2
     leaf = x.clone().requires_grad_()
-    (down,) = torch.autograd.grad(-dyart.soft_logit_margin(model(leaf), y).sum(), leaf)
-    shifted = torch.where(outside[:, None, None, None], (x + 0.03 * down.sign()).clamp(0, 1), x)
-    loss, metrics = dyart.DyART(**OPTIONS, outside_radius=0.03)(model, x, y)
-    clean = F.cross_entropy(model(shifted), y)
-    torch.testing.assert_close(metrics["clean_loss"], clean.detach())
-    wanted = clean + 20.0 * dyart.margin_loss(model, found, COST, mask=used)
-    assert_all_close(gradients_of(loss, model), gradients_of(wanted, model), 1e-9)
+    (up,) = torch.autograd.grad(dyart.soft_logit_margin(model(leaf), y).sum(), leaf)
+    aside = (x - 0.03 * up.sign()).clamp(0, 1)
+    torch.testing.assert_close(objective._aside(found, 0.03)[lost], aside[lost])
+
+
+def test_a_gradient_that_overflowed_leaves_the_example_where_it_is():
+    model, x, y = case("group")
+    objective = dyart.DyART(**OPTIONS | {"r0": 0.5, "norm": "l2"}, kl=3.0, kl_radius=0.3)
+    found = objective.search(model, x, y)
+    row = int((~found.found).nonzero()[0, 0])
+    gradient = found.gradient.clone()
+    gradient[row, 0, 0, 0] = torch.inf
+    aside = objective._aside(dataclasses.replace(found, gradient=gradient), 0.3)
+    assert bool(aside.isfinite().all())
 
 
 @pytest.mark.parametrize(
@@ -164,8 +175,7 @@ def test_examples_outside_their_class_are_classified_down_the_gradient():
         ({"kl": float("inf")}, "kl must be"),
         ({"kl_radius": 0.03}, "kl_radius places"),
         ({"kl": 3.0, "kl_radius": 0.03, "norm": "l1"}, "norm must be"),
-        ({"outside_radius": 0.03, "norm": "l1"}, "norm must be"),
-        ({"outside_radius": -0.03}, "outside_radius must be"),
+        ({"kl": 3.0, "kl_radius": 0.03, "warm_start": True}, "warm_start does without"),
         ({"kl": 3.0, "kl_radius": 0.0}, "kl_radius must be"),
     ],
 )

@@ -191,7 +191,7 @@ def _check_radii(config: Config, data: DataSet) -> None:
     """Refuse radii as large as the box of all inputs, such as 8 for 8/255."""
     method, judged = config.method, config.eval.norm
     own = method.get("norm", "linf")
-    named = [("method.radius", method.get("radius"), own), ("method.r0", method.get("r0"), own)]
+    named = [(f"method.{key}", method.get(key), own) for key in ("radius", "r0", "kl_radius", "hinge")]
     named += [("eval.radius", config.eval.radius, judged)]
     named += [("eval.radii", radius, judged) for radius in config.eval.radii]
     for key, radius, norm in named:

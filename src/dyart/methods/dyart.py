@@ -84,11 +84,9 @@ class DyART(Method[BoundaryPoints]):
             another quantity then, hundreds of times smaller; the logged ``margin_loss`` keeps its meaning.
         kl: weight of one more term, as in TRADES: KL(p(x) || p(x_hat)) of the used points, summed, over the batch size.
         kl_radius: with ``kl``, another place for that term: this far from the input, on the way to the boundary point
-            or beyond it; of examples that have none, down the gradient of the margin function at the input. All
-            examples take part then. One more batch in the forward pass of boundary points. Not for ``"l1"``, where a
-            step down would move one coordinate.
-        outside_radius: examples that are outside their class, of which there is no boundary point, are classified this
-            far down the gradient of the margin function, instead of at the input. No pass more. Not for ``"l1"``.
+            or beyond it; of examples without one, down the gradient of the margin function at the input. All examples
+            take part then. One more batch in the forward pass of boundary points. Not for ``"l1"``, where a step down
+            would move one coordinate, and not with ``warm_start``, which does not see the gradient at the input.
         warm_start: search from where the example's point was in the epoch before, moved as the image is by its new crop
             and mirroring; an example without one searches as usual. One more forward pass (of the input), one byte of
             memory per coordinate of the training set, on the device and in checkpoints (154 MB for CIFAR-10); in the
@@ -125,7 +123,6 @@ class DyART(Method[BoundaryPoints]):
         relative: bool = False,
         kl: float = 0.0,
         kl_radius: float | None = None,
-        outside_radius: float | None = None,
         warm_start: bool = False,
         retire: bool = False,
         adaptive_steps: bool = False,
@@ -136,12 +133,13 @@ class DyART(Method[BoundaryPoints]):
         validation.check_choice("keep", keep, KEEP)
         validation.check_choice("statistics", statistics, STATISTICS)
         check_weight("kl", kl)
-        for name, radius in (("kl_radius", kl_radius), ("outside_radius", outside_radius)):
-            if radius is not None:
-                validation.check_positive(name, radius)
-                validation.check_choice("norm", norm, ATTACK_NORMS)
-        if kl_radius is not None and not kl:
-            raise ValueError("kl_radius places the term of kl: give kl a weight, or leave kl_radius out")
+        if kl_radius is not None:
+            validation.check_positive("kl_radius", kl_radius)
+            validation.check_choice("norm", norm, ATTACK_NORMS)
+            if not kl:
+                raise ValueError("kl_radius places the term of kl: give kl a weight, or leave kl_radius out")
+            if warm_start:
+                raise ValueError("kl_radius needs the gradient at the input, which warm_start does without: choose one")
         validation.check_positive("r0", r0)
         validation.check_positive("beta", beta)
         validation.check_count("steps", steps, 2)
@@ -158,7 +156,7 @@ class DyART(Method[BoundaryPoints]):
         self.bounds = None if bounds is None else validation.as_pair(bounds)
         self.search_model, self.joint, self.statistics = search_model, joint, statistics
         self.keep, self.box_aware, self.relative = keep, box_aware, relative
-        self.kl, self.kl_radius, self.outside_radius = kl, kl_radius, outside_radius
+        self.kl, self.kl_radius = kl, kl_radius
         self.warm_start, self.retire, self.adaptive_steps, self.examples = warm_start, retire, adaptive_steps, 0
         self.ways: Ways | None = None
         self.counter: StepCount | None = None
@@ -233,9 +231,8 @@ class DyART(Method[BoundaryPoints]):
     def check_settings(self) -> None:
         """Raise if r0 is larger than the box; warn of settings that need the engine."""
         check_unit("r0", self.r0, self.norm, self.bounds)
-        for name in ("kl_radius", "outside_radius"):
-            if (radius := getattr(self, name)) is not None:
-                check_unit(name, radius, self.norm, self.bounds)
+        if self.kl_radius is not None:
+            check_unit("kl_radius", self.kl_radius, self.norm, self.bounds)
         idle = ["warm_start"] * self.warm_start + ["adaptive_steps"] * (self.adaptive_steps and self.counter is None)
         if idle:
             warnings.warn(
@@ -264,11 +261,10 @@ class DyART(Method[BoundaryPoints]):
             retiring = self._retiring(problem)
             best, first = fast_search_from(problem, problem.origin, self.steps, retiring=retiring, brief=brief)
             value, correct = first.value, first.correct
-        # An input outside its class counts as its own crossing; it has no margin, but a gradient.
-        nothing = problem.nothing()
-        if self.kl_radius is not None or self.outside_radius is not None:
-            nothing = nothing._replace(gradient=best.gradient)
-        best = best.where(value > 0, nothing)
+        # An input outside its class counts as its own crossing; it has no margin.
+        best = best.where(value > 0, problem.nothing())
+        if self.kl_radius is not None:
+            best = best._replace(gradient=torch.where(best.found[:, None], best.gradient, first.gradient))
         last = problem if retiring is None else retiring.problem
         return assemble(problem, self.bounds, best, value, correct, Passes(last.forward, last.backward), "fast")
 
@@ -294,11 +290,7 @@ class DyART(Method[BoundaryPoints]):
         judge = compiled(_judged) if self.compiled else _judged
         kept, optimal, multiplier = judge(crafted, self.keep, self.box_aware)
         used = kept & (crafted.margin < self.r0)
-        inputs = batch.inputs
-        if self.outside_radius is not None:
-            shifted = self._aside(crafted, self.outside_radius)
-            inputs = torch.where(per_row(crafted.inside, inputs), inputs, shifted)
-        at_points, at_inputs, aside = self._logits(model, crafted, inputs)
+        at_points, at_inputs, aside = self._logits(model, crafted, batch.inputs)
         clean = classification_loss(at_inputs, batch)
         costs = margin_costs(at_points, crafted, self.cost, mask=used, multiplier=multiplier)
         margin = costs.sum() / len(batch)
@@ -352,6 +344,7 @@ class DyART(Method[BoundaryPoints]):
         way, inputs = points.displacement, points.inputs
         way = way / per_row(norm_of(way, self.norm).clamp(min=torch.finfo(way.dtype).tiny), way)
         way = torch.where(per_row(points.found, way), way, -steepest(points.gradient, self.norm))
+        way = torch.where(way.isfinite(), way, 0.0)  # a gradient that overflowed says nothing
         return clipped(inputs + (radius * way).to(inputs.dtype), self.bounds)
 
     def _metrics(
