@@ -219,7 +219,6 @@ SOUND = {
     "parabola": parabola,
     "hinge": lambda R: (R0 / 3 - R).clamp(min=0),
     "reciprocal": lambda R: 1 / (R + 0.01),
-    "constant": torch.ones_like,
     "large values": lambda R: 1e9 * parabola(R),
     "small values": lambda R: 1e-9 * parabola(R),
     "linear up to rounding": lambda R: -(3 + R).pow(2 / 3).pow(1.5),
@@ -249,6 +248,18 @@ def test_a_decreasing_convex_cost_passes_in_silence(name):
     passed, caught = checked(SOUND[name], R0)
     assert passed is True
     assert caught == []
+
+
+@pytest.mark.parametrize("cost", [torch.ones_like, lambda R: parabola(R).detach()])
+def test_a_cost_without_a_slope_is_warned_about(cost):
+    passed, (warning,) = checked(cost, R0)
+    assert passed is False
+    assert "does not change on (0, 0.25)" in str(warning.message)
+
+
+def test_a_cost_is_a_function():
+    with pytest.raises(TypeError, match=r"a cost is a function of margins.*got 'softplus'"):
+        check_cost("softplus", R0)
 
 
 @pytest.mark.parametrize("name", INCREASING)

@@ -1,10 +1,13 @@
 """The classic FAB search: right where the answer is known, at the cost that it states."""
 
+import weakref
+
 import pytest
 import torch
 from problems import Watched, linear_model, smooth_network, uniform
 
 import dyart
+from dyart.boundary.problem import Problem
 
 NORMS = ("linf", "l2", "l1")
 DUAL_ORDER = {"linf": 1, "l2": 2, "l1": torch.inf}
@@ -69,3 +72,22 @@ def test_restarts_are_random_and_repeatable():
 def test_signed_margins_are_refused():
     with pytest.raises(ValueError, match="solver='fast'"):
         dyart.closest_boundary_points(smooth_network(12, 4), uniform((3, 12), 4), solver="fab", signed=True)
+
+
+def test_many_classes_need_the_memory_of_few_gradients(monkeypatch):
+    """Of 40 gradients, those that live at one time."""
+    torch.manual_seed(0)
+    model, inputs = torch.nn.Linear(30, 41), torch.rand(4, 30)
+    kept, most, made = weakref.WeakSet(), 0, Problem._gradient
+
+    def watched(*arguments, **named):
+        nonlocal most
+        gradient = made(*arguments, **named)
+        kept.add(gradient)
+        most = max(most, len(kept))
+        return gradient
+
+    monkeypatch.setattr(Problem, "_gradient", watched)
+    found = dyart.closest_boundary_points(model, inputs, solver="fab", steps=2)
+    assert bool(found.found.all())
+    assert most <= 4

@@ -17,6 +17,7 @@ from dyart.engine.checkpoint import CheckpointError, FormatError
 from dyart.engine.recovery import newest_good
 from dyart.engine.run import prepare, train
 from dyart.engine.stored import RunError, read_config
+from dyart.recipes import RecipeError
 
 LONG = {"method": "at", "train_epochs": 5, "optim_schedule": "constant"}
 
@@ -181,6 +182,13 @@ def test_a_damaged_configuration_is_taken_from_the_checkpoint(run, whole, caplog
     assert main(["train", str(run), "--resume", "--quiet"]) == 0
     assert "config.yaml" in caplog.text
     assert_same_run(run, whole)
+
+
+def test_a_run_with_a_setting_that_is_no_more_is_said_to_be_of_another_version(run):
+    for path in [run / "config.yaml", *run.glob("checkpoints/*/config.yaml")]:
+        path.write_text(path.read_text().replace("method:", "method:\n  of_old: 1", 1))
+    with pytest.raises(RecipeError, match=r"no key method.of_old.*of another version of dyart \(environment.json"):
+        read_config(run)
 
 
 def test_a_configuration_cut_short_does_not_change_the_run(run):

@@ -245,3 +245,9 @@ def test_saving_again_replaces(tmp_path):
     assert torch.equal(store.read_weights(place, "model")["a"], torch.ones(1))
     with pytest.raises(CheckpointError, match=r"averaged\.safetensors"):
         store.read_weights(place, "averaged")
+
+
+def test_an_error_names_the_file_that_was_to_be_written(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        files.write_whole(tmp_path / "nowhere" / "page.html", "text")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "page.html")

@@ -8,9 +8,11 @@ import sys
 import types
 
 import pytest
+import torch
 from engine_cases import CrashAt, CrashError, SignalAt, make_config, numbers
 from rich.console import Console
 
+from dyart.engine import display
 from dyart.engine.display import Display
 from dyart.engine.fit import TrainingError
 from dyart.engine.loggers import LoggersCallback
@@ -212,3 +214,12 @@ def test_the_bar_stays_on_a_terminal_when_the_table_goes_into_a_file(tmp_path, c
     train(make_config(tmp_path), callbacks=[display])
     assert "1/3" in capsys.readouterr().out
     assert "left" in display.bar.file.getvalue()
+
+
+@pytest.mark.parametrize(("processes", "layer", "told"), [(1, 1, False), (2, 1, True), (2, 0, False)])
+def test_several_processes_are_said_to_have_batch_norms_of_their_own(processes, layer, told):
+    fabric = types.SimpleNamespace(world_size=processes, device=torch.device("cpu"))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), [torch.nn.LayerNorm(4), torch.nn.BatchNorm1d(4)][layer])
+    training = types.SimpleNamespace(fabric=fabric, model=model)
+    assert display._where(training) == ("cpu" if processes == 1 else "2 processes (cpu)")
+    assert bool(display._shares(training)) == told

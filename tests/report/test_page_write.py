@@ -340,6 +340,12 @@ def test_the_command(two, tmp_path, capsys):
     assert main(["report", str(alone)]) == 2
     assert "report.html is no page of dyart's" in capsys.readouterr().err
     assert (alone / "report.html").read_text() == "my thesis"
+    with pytest.raises(SystemExit, match="2"):
+        main(["report", *map(str, two), "--out", f"{tmp_path}/new/"])
+    assert "new/ is a folder: name the file" in capsys.readouterr().err
+    (beside := tmp_path / "earlier.html").write_text("a page")
+    assert main(["report", str(two[0]), str(beside), "--out", str(out)]) == 0
+    assert f"left out, since there is no run in it: {beside}" in capsys.readouterr().err
     assert main(["report", *map(str, two), "--out", str(tmp_path)]) == 2
     assert f"is a folder: name the HTML file, e.g. {tmp_path / 'report.html'}" in capsys.readouterr().err
 

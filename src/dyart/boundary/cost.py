@@ -92,11 +92,13 @@ def _elementwise(name: str, values: Tensor, margin: Tensor) -> Tensor:
 
 
 def check_cost(cost: Cost, r0: float, samples: int = 256) -> bool:
-    """Warn unless h' <= 0 and h' is non-decreasing on (0, r0); return whether both hold.
+    """Warn unless h' <= 0, somewhere less, and h' is non-decreasing on (0, r0); return whether all hold.
 
-    The paper asks for both: a decreasing h makes small margins costly, and a convex h makes the boundary
+    The paper asks for it: a decreasing h makes small margins costly, and a convex h makes the boundary
     move away from the smallest margins first.
     """
+    if not callable(cost):
+        raise TypeError(f"a cost is a function of margins, e.g. dyart.ExponentialCost(3, r0), got {cost!r}")
     if not (r0 > 0 and math.isfinite(r0)):
         raise ValueError(f"r0 must be positive and finite, got {r0}: it ends the interval that is checked")
     margin = torch.linspace(0, r0, samples + 2, dtype=torch.float64)[1:-1]
@@ -104,6 +106,13 @@ def check_cost(cost: Cost, r0: float, samples: int = 256) -> bool:
     slack = 1e-9 * float(slope.abs().max())
     decreasing = bool((slope <= slack).all())
     convex = bool((slope.diff() >= -slack).all())
+    flat = not bool(slope.any())
+    if flat:
+        warnings.warn(
+            f"the cost does not change on (0, {r0:g}), or not by operations that autograd sees: no margin would be "
+            "trained (h' must be negative)",
+            stacklevel=2,
+        )
     if not decreasing:
         warnings.warn(
             f"the cost increases with the margin somewhere on (0, {r0:g}): minimising it pulls the decision "
@@ -116,4 +125,4 @@ def check_cost(cost: Cost, r0: float, samples: int = 256) -> bool:
             "boundary may move towards vulnerable examples while the cost falls (conflicting dynamics)",
             stacklevel=2,
         )
-    return decreasing and convex
+    return decreasing and convex and not flat

@@ -1,7 +1,7 @@
 """What a solver sees: a batch of flat inputs in a box, and a counted margin function with its gradient."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from dyart.boundary.margins import (
     soft_logit_margin,
 )
 from dyart.boundary.model import Model, logits_of
-from dyart.boundary.norms import Norm, flat
+from dyart.boundary.norms import Norm, dual_norm, flat
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.projections import project_onto_hyperplane, shrink_onto_hyperplane
 
@@ -136,28 +136,50 @@ class Problem:
         value, followed = (self._plain(tensor) for tensor in (value, followed))
         return Evaluation(value, followed, gradient, rival, correct, aimed)
 
-    def linearise(self, x: Tensor, rivals: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def linearise(self, x: Tensor, rivals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return values ``[M, N]`` and gradients ``[M, N, D]`` of pieces of the boundary at ``x``, and the logits.
 
-        The pieces are those against ``rivals``, ``[N, M]``; None: against all other classes, or the one piece of the
-        soft boundary. One forward pass and M backward passes; M forward passes more if the model's graph serves one
-        backward pass alone, as that of a compiled model does that has met several shapes.
+        The pieces are those against ``rivals``, ``[N, M]``. One forward pass and M backward passes; M forward passes
+        more if the model's graph serves one backward pass alone, as that of a compiled model does that has met several
+        shapes.
         """
         with torch.enable_grad():
             points, pieces, logits = self._pieces(x, rivals)
+            gradients = list(self._gradients(x, rivals, points, pieces))
+        return self._plain(torch.stack(pieces)), torch.stack(gradients), logits.detach()
+
+    def nearest_piece(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return value ``[N]`` and gradient ``[N, D]`` of the nearest piece as linearised, and the least value ``[N]``.
+
+        Of the pieces against all other classes, or the one piece of the soft boundary: passes as for ``linearise``, and
+        the memory of a few gradients however many there are.
+        """
+        with torch.enable_grad():
+            points, pieces, _ = self._pieces(x, None)
+            values = self._plain(torch.stack(pieces))
+            distance, value, nearest = torch.full_like(values[0], torch.inf), values[0], torch.zeros_like(self.origin)
+            for one, gradient in zip(values, self._gradients(x, None, points, pieces), strict=True):
+                reach = one.abs() / dual_norm(gradient, self.norm).clamp(min=1e-12)
+                closer = reach < distance
+                distance, value = torch.where(closer, reach, distance), torch.where(closer, one, value)
+                nearest = torch.where(closer[:, None], gradient, nearest)
+        return value, nearest, values.amin(dim=0)
+
+    def _gradients(self, x: Tensor, rivals: Tensor | None, points: Tensor, pieces: list[Tensor]) -> Iterator[Tensor]:
+        """Yield the gradient of every piece that ``_pieces`` has returned."""
+        for number, piece in enumerate(pieces):
+            ones = torch.ones_like(piece)
             try:
-                gradients = [self._gradient(piece, points, torch.ones_like(piece), keep=True) for piece in pieces]
+                gradient = self._gradient(piece, points, ones, keep=True)
             except RuntimeError as error:
                 if DONATED not in str(error):
                     raise
-                gradients = []
-                for number in range(len(pieces)):
-                    points, again, _ = self._pieces(x, rivals)
-                    gradients.append(self._gradient(again[number], points, torch.ones_like(again[number])))
-        return self._plain(torch.stack(pieces)), torch.stack(gradients), logits.detach()
+                leaf, again, _ = self._pieces(x, rivals)
+                gradient = self._gradient(again[number], leaf, ones)
+            yield gradient
 
     def _pieces(self, x: Tensor, rivals: Tensor | None) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Return the points as a leaf, the values there of the pieces of ``linearise``, and the logits."""
+        """Return the points as a leaf, the values there against some rivals (None: all pieces), and the logits."""
         points = self._shown(x).requires_grad_()
         logits = self._logits(points)
         if rivals is None and self.boundary == "soft":

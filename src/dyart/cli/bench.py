@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from dyart.cli.parsers import file_path
+
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 METHODS = ["natural", "at", "trades", "dyart"]
@@ -50,7 +52,7 @@ def add_bench(commands: Commands) -> None:
         help=f"of DyART's boundary search (default: the recipe's; with --gpu {SEARCH_STEPS} for every network)",
     )
     add("--rounds", type=int, default=6, help="bursts of five steps of each method (default: 6)")
-    add("--out", type=Path, default=Path("steps.json"), help="file (default: steps.json)")
+    add("--out", type=file_path, default=Path("steps.json"), help="file (default: steps.json)")
     add("--merge", action="store_true", help="keep what the file has of other networks, batches and methods")
     bench.set_defaults(run=_bench)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from dyart.attacks.radius import Radius
+from dyart.cli.parsers import file_path
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -103,7 +104,7 @@ def add_curves(commands: Commands) -> None:
     add("--paper", type=Path, nargs="+", metavar="CSV",
         help="tables of published curves, drawn below: METHOD_acc.csv (iteration, test_clean, test_robust, "
         "train_clean, train_robust), or negative shares (iteration, a column per method)")  # fmt: skip
-    add("--out", type=Path,
+    add("--out", type=file_path,
         help="file, with any suffix: .pdf, .svg and .png are written (default: curves in the first RUN)")  # fmt: skip
     curves.set_defaults(run=_curves)
 

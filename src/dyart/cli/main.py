@@ -18,7 +18,7 @@ from dyart.cli.evaluate_parser import add_evaluate
 from dyart.cli.export import add_export
 from dyart.cli.network_options import add_devices_option, add_network_options
 from dyart.cli.overview import EXAMPLES, overview
-from dyart.cli.parsers import Parser, add_debug, refuse, refuse_near_flags
+from dyart.cli.parsers import Parser, add_debug, file_path, refuse, refuse_near_flags
 from dyart.cli.report import add_report
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -31,9 +31,15 @@ examples:
   dyart train cifar10-resnet18-dyart --optim.lr 0.05     override any key
   dyart train my.yaml --out runs/mine                    a recipe of your own; `base: NAME` builds on another
   dyart train runs/mine --resume                         go on after a stop
-  dyart train cifar10-resnet18-at --devices 8            eight GPUs share every batch: the same steps, sooner
+  dyart train cifar10-resnet18-at --devices 8            eight GPUs share every batch
   dyart train cifar10-resnet18-at --print_config         show what would run, and run nothing
   dyart train cifar10-resnet18-at --help                 this text and every key of that recipe
+"""
+COMPARE_HELP = """\
+examples:
+  dyart compare fashion-mini-cnn-at fashion-mini-cnn-dyart --seeds 0,1,2
+  dyart compare fashion-mini-cnn-at mine.yaml --out runs/mine --train.epochs 20
+  dyart report runs/compare                              a page about all of them
 """
 
 
@@ -154,7 +160,10 @@ def _add_compare(commands: Commands) -> None:
         "compare",
         help=words,
         description=f"{words.capitalize()}. Finished runs are not repeated, unfinished ones resumed. Keys of all "
-        "recipes can be overridden with --key value.",
+        "recipes can be overridden with --key value. The table goes to standard output, the trainings' lines to "
+        "standard error.",
+        epilog=COMPARE_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     compare.add_argument("recipes", nargs="+", metavar="RECIPE", help="the first one is what the others differ from")
     compare.add_argument("--seeds", type=_seeds, default=[0], help="e.g. 0,1,2 (default: 0)")
@@ -195,7 +204,7 @@ def _add_margins(commands: Commands) -> None:
     add("--batch-size", type=int, default=256, help="examples at a time (default: 256)")
     add(
         "--out",
-        type=Path,
+        type=file_path,
         help="CSV file; a JSON goes beside it (default: margins.csv in the run's folder, or "
         "beside it margins-NORM-N.csv where one of more examples or of something else is there)",
     )

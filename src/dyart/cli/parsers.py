@@ -1,9 +1,11 @@
 """An argument parser whose errors are one line that names the nearest right word."""
 
 import argparse
+import os
 import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, NoReturn
 
 from dyart.cli.errors import WRONG
@@ -32,6 +34,17 @@ class Parser(argparse.ArgumentParser):
             self.error(f"no command {str(value)!r}{did_you_mean(str(value), known)}")
         message = f"{value!r} is none of {', '.join(known)}{did_you_mean(str(value), known)}"
         raise argparse.ArgumentError(action, message)
+
+
+def file_path(text: str) -> Path:
+    """Return the path of a file to be written.
+
+    Raises:
+        argparse.ArgumentTypeError: it is written as that of a folder, whose slash a path would lose.
+    """
+    if text.endswith(("/", os.sep)):
+        raise argparse.ArgumentTypeError(f"{text} is a folder: name the file")
+    return Path(text)
 
 
 def did_you_mean(word: str, known: Iterable[str], alike: float = 0.6) -> str:

@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TypeAlias
 
+from dyart.cli.parsers import file_path
+
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 HELP = """\
@@ -42,7 +44,9 @@ def add_report(commands: Commands) -> None:
         help="folders of runs or of measurements, or one that has them in it",
     )
     report.add_argument(
-        "--out", type=Path, help="HTML file (default: report.html in the run's folder, or in the one above all runs)"
+        "--out",
+        type=file_path,
+        help="HTML file (default: report.html in the run's folder, or in the one above all runs)",
     )
     report.add_argument("--title", help="of the page (default: the names of the runs)")
     report.set_defaults(run=_report)
@@ -50,7 +54,7 @@ def add_report(commands: Commands) -> None:
 
 def _report(options: argparse.Namespace) -> None:
     from dyart.cli.places import make_folder
-    from dyart.cli.runs import runs_in
+    from dyart.cli.runs import runs_among, runs_in
     from dyart.report.page import write_page
     from dyart.report.page.run import MARKS
     from dyart.report.page.write import NAME
@@ -59,5 +63,5 @@ def _report(options: argparse.Namespace) -> None:
         raise ValueError(f"--out {options.out} is a folder: name the HTML file, e.g. {options.out / NAME}")
     if options.out is not None:
         make_folder(options.out.parent)
-    path = write_page(runs_in(options.runs, MARKS), options.out, options.title)
+    path = write_page(runs_in(runs_among(options.runs, MARKS), MARKS), options.out, options.title)
     print(f"{path} ({path.stat().st_size / 1e6:.1f} MB, opens offline)")

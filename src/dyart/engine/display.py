@@ -47,11 +47,11 @@ class Display(Callback):
         self.console.print(
             f"[bold]{escape(self.title or config.recipe or 'training')}[/]: {config.method['name']} on "
             f"{escape(training.data.name)}, {config.model.name}{norms}, "
-            f"{epochs} epochs of {len(training.loader)} steps, {training.fabric.device}"
+            f"{epochs} epochs of {len(training.loader)} steps, {_where(training)}"
             + (f", from step {training.steps_done}" if training.steps_done else ""),
             soft_wrap=True,
         )
-        for note in training.data.notes:
+        for note in (*training.data.notes, *_shares(training)):
             self.console.print(f"note: {escape(note)}", style="dim", soft_wrap=True)
         self.columns = {name: COLUMNS[name] for name in COLUMNS if name != TRACKED or training.tracking is not None}
         self.console.print(" ".join(f"{name:>{width}}" for name, width in self.columns.items()), style="dim")
@@ -104,6 +104,25 @@ class Display(Callback):
             epoch = place.name.removeprefix("epoch-").lstrip("0")  # a better one may have come, and not been saved
             words = f"best by validation: epoch {epoch} (*), {place}"
             self.console.print(words, style="dim", markup=False, soft_wrap=True)
+
+
+def _where(training: "Training") -> str:
+    fabric = training.fabric
+    return str(fabric.device) if fabric.world_size == 1 else f"{fabric.world_size} processes ({fabric.device.type})"
+
+
+def _shares(training: "Training") -> list[str]:
+    """Return what is not as in one process, in words."""
+    from torch import nn
+
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    own = any(isinstance(module, kinds) for module in training.model.modules())  # SyncBatchNorm is none of them
+    if training.fabric.world_size == 1 or not own:
+        return []
+    return [
+        "BatchNorm takes its statistics from every process's own share of a batch, unlike in one process "
+        "(on GPUs, train.sync_batchnorm takes those of the whole batch)"
+    ]
 
 
 def _percent(value: float | None) -> str:

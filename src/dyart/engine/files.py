@@ -19,7 +19,9 @@ def write_whole(path: Path, content: str | bytes) -> None:
         synced(partial)
         partial.replace(path)
         synced(path.parent)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename == str(partial):
+            error.filename = str(path)  # the one that somebody knows of
         partial.unlink(missing_ok=True)
         raise
 

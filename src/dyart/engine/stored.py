@@ -48,6 +48,13 @@ def config_path(folder: Path, method: bool = True) -> Path:
         copy = copied_config(folder)
         if copy is None:
             raise
+        try:
+            resolve(copy, method=method)
+        except RecipeError:  # not damaged, then
+            words = (
+                f"{error}. If nobody has edited it, the run is of another version of dyart ({ENVIRONMENT} says which)"
+            )
+            raise RecipeError(words) from error
         log.warning("%s. Using the copy in %s", error, copy)
         return copy
     return path

@@ -161,7 +161,8 @@ class Train:
         deterministic: the same bits in every run on one GPU: deterministic algorithms, uncompiled, which takes longer
             (on a CPU a run has the same bits anyway).
         device: auto, cpu, cuda or cuda:1.
-        devices: processes per machine, one for each GPU; they share every batch, so that the steps are those of one.
+        devices: processes per machine, one for each GPU; they share every batch, so that the steps are those of one,
+            but for the statistics of BatchNorm (sync_batchnorm).
         num_nodes: machines.
         strategy: of several processes: ddp, a whole network in each; fsdp is refused, with the reason.
         sync_batchnorm: BatchNorm with the statistics of the whole batch; false: of every process's own share.

@@ -8,7 +8,6 @@ forward pass to test the new point. The mixture is capped at ``BIAS`` per exampl
 import torch
 from torch import Tensor
 
-from dyart.boundary.norms import dual_norm
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
 
@@ -42,16 +41,11 @@ def fab_search(
     """
     origin, x, best = problem.origin, start, problem.nothing()
     for step in range(steps):
-        values, gradients, _ = problem.linearise(x)
+        value, gradient, least = problem.nearest_piece(x)
         if step == 0:
             # The smallest margin against a rival is the value: a start across the boundary counts.
-            value = values.amin(dim=0)
-            distance = torch.where(value < 0, problem.distance(x), torch.inf)
-            best = best.closer(best._replace(distance=distance, points=x, value=value))
-        slopes = dual_norm(gradients.flatten(0, 1), problem.norm).reshape(values.shape)
-        nearest = (values.abs() / slopes.clamp(min=1e-12)).argmin(dim=0)
-        rows = torch.arange(len(x), device=x.device)
-        value, gradient = values[nearest, rows], gradients[nearest, rows]
+            distance = torch.where(least < 0, problem.distance(x), torch.inf)
+            best = best.closer(best._replace(distance=distance, points=x, value=least))
         from_x = problem.project(x, gradient, value)
         from_origin = problem.project(origin, gradient, value + (gradient * (origin - x)).sum(dim=1))
         near, far = norm_of(from_x, problem.norm), norm_of(from_origin, problem.norm)
