@@ -284,6 +284,18 @@ def test_what_changes_on_the_way_is_recorded(tmp_path):
     assert change == {"step": 3 * STEPS, "train.epochs": ["3", "4"], "optim.lr": ["0.2", "0.1"]}
 
 
+def test_another_number_of_threads_is_told_and_recorded(tmp_path, capsys):
+    """On a CPU the order of sums depends on it: the rest is no longer bit for bit what it would have been."""
+    folder = tmp_path / "run"
+    train(make_config(folder, optim_schedule="constant"))
+    path, now = folder / "environment.json", torch.get_num_threads()
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"threads": 99}))
+    train(make_config(folder, optim_schedule="constant", train_epochs=4), resume=True)
+    assert f"threads {now} (was 99)" in capsys.readouterr().out
+    (change,) = json.loads(path.read_text())["changes"]
+    assert change["threads"] == ["99", str(now)]
+
+
 def test_more_epochs_are_kept_in_the_configuration(tmp_path):
     folder = tmp_path / "run"
     train(make_config(folder, optim_schedule="constant"))

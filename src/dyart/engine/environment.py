@@ -74,13 +74,25 @@ def changed_sources(path: Path, config: Config, method: bool = True) -> dict[str
     }
 
 
+def changed_threads(path: Path) -> dict[str, tuple[int, int]]:
+    """Return the number of threads before and now, where a training on a CPU had another: its sums depend on it."""
+    facts = _facts(path)
+    before, now = facts.get("threads"), torch.get_num_threads()
+    return {"threads": (before, now)} if facts.get("device") == "cpu" and before not in (None, now) else {}
+
+
 def recorded(path: Path, key: str) -> dict[str, Any]:
     """Return a section of an ``environment.json``; an empty one where it is missing or damaged."""
-    try:
-        section = json.loads(path.read_bytes())[key]
-    except (FileNotFoundError, ValueError, LookupError, TypeError):  # without it, nothing is known
-        return {}
+    section = _facts(path).get(key)
     return section if isinstance(section, dict) else {}
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):  # without it, nothing is known
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def _version(package: str) -> str | None:

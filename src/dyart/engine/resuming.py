@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dyart.engine.environment import changed_sources
+from dyart.engine.environment import changed_sources, changed_threads
 from dyart.engine.fit import Training
 from dyart.engine.stored import CONFIG, ENVIRONMENT, RunError, copied_config
 from dyart.recipes import Config, differences, resolve
@@ -27,7 +27,7 @@ def changes_of(folder: Path, config: Config) -> dict[str, tuple[Any, Any]]:
     if fixed:
         words = ", ".join(f"{key} {old} (now {new})" for key, (old, new) in sorted(fixed.items()))
         raise RunError(f"{folder} was begun with {words}: resume it as it was, or begin another with --out")
-    return changed | changed_sources(folder / ENVIRONMENT, config)
+    return changed | changed_sources(folder / ENVIRONMENT, config) | changed_threads(folder / ENVIRONMENT)
 
 
 def in_words(changes: Changes) -> str:
