@@ -25,6 +25,7 @@ def test_every_run_resolves_to_what_it_says(run):
     assert run.radius in run.radii
     flat = {
         "method": config.method,
+        "model": vars(config.model),
         "data": vars(config.data),
         "optim": vars(config.optim),
         "train": vars(config.train),
@@ -158,4 +159,8 @@ def test_a_published_record_was_made_with_the_settings_of_the_plan(run):
     recipe, *given = plan.words(run)
     planned, found = flat(train_and_attack.plain(asdict(resolve(recipe, given)))), flat(plan.record_of(run)["settings"])
     words = {"note", "recipe"} | ({"data.limit"} if run.judge else set())  # without the images that are left out
+    if planned["method.name"].startswith("ideas:"):  # ran as options of the method itself, all others at its defaults
+        found |= {"method.name": planned["method.name"]}
+        words |= found.keys() - planned.keys()
+    words |= {key for key in found.keys() - planned.keys() if found[key] is None}  # an option that was given up
     assert {key: value for key, value in found.items() if key not in words and planned[key] != value} == {}

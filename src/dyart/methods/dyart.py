@@ -249,24 +249,35 @@ class DyART(Method[BoundaryPoints]):
             model, batch.inputs, batch.labels.long(), *setting, rounds=PROJECTION_ROUNDS, compiled=self.compiled
         )
         brief = BRIEF if self.norm == "l1" else CRAFTED
-        if self.warm_start and self.examples:
-            if self.ways is None:
-                self.ways = Ways(self.examples, batch.inputs.shape[1:], self.device)
-            value, correct = problem.look(problem.origin)
-            start = problem.into_box(problem.origin + flat(self.ways.of(batch)))
-            retiring = self._retiring(problem, value <= 0)
-            warm = self.ways.known(batch)
-            best, _ = fast_search_from(problem, start, self.steps, warm=warm, retiring=retiring, brief=brief)
-        else:
+        begin = self._begin(problem, batch)
+        if begin is None:
             retiring = self._retiring(problem)
             best, first = fast_search_from(problem, problem.origin, self.steps, retiring=retiring, brief=brief)
             value, correct = first.value, first.correct
+        else:
+            value, correct = problem.look(problem.origin)
+            retiring = self._retiring(problem, value <= 0)
+            start, warm = begin
+            best, _ = fast_search_from(problem, start, self.steps, warm=warm, retiring=retiring, brief=brief)
         # An input outside its class counts as its own crossing; it has no margin.
         best = best.where(value > 0, problem.nothing())
-        if self.kl_radius is not None:
+        if self._sloped:
             best = best._replace(gradient=torch.where(best.found[:, None], best.gradient, first.gradient))
         last = problem if retiring is None else retiring.problem
         return assemble(problem, self.bounds, best, value, correct, Passes(last.forward, last.backward), "fast")
+
+    def _begin(self, problem: Problem, batch: Batch) -> tuple[Tensor, bool | Tensor] | None:
+        """Return where the search begins and whether, or for whom, that is nearly right; None: at the inputs."""
+        if not (self.warm_start and self.examples):
+            return None
+        if self.ways is None:
+            self.ways = Ways(self.examples, batch.inputs.shape[1:], self.device)
+        return problem.into_box(problem.origin + flat(self.ways.of(batch))), self.ways.known(batch)
+
+    @property
+    def _sloped(self) -> bool:
+        """Whether an example without a point keeps the gradient at its input, for ``_aside``."""
+        return self.kl_radius is not None
 
     def _retiring(self, problem: Problem, outside: Tensor | None = None) -> Retiring | None:
         static = self.static or self.compiled

@@ -1,0 +1,99 @@
+"""Variants of DyART that were tried (docs/results/trials.md) and are no part of the package.
+
+Methods of one's own as any other: `--method.name ideas:Aside`, where this folder can be imported from.
+"""
+
+import dataclasses
+import math
+import warnings
+
+import torch
+from torch import Tensor
+
+from dyart import DyART
+from dyart.attacks.pgd import per_row
+from dyart.boundary.model import Model
+from dyart.boundary.points import BoundaryPoints
+from dyart.boundary.problem import Problem
+from dyart.data import draws
+from dyart.data.loader import Batch
+from dyart.methods.base import start_key
+
+
+class Aside(DyART):
+    """DyART with its two terms taken elsewhere, on the way to an example's boundary point or beyond it.
+
+    Args:
+        clean_radius: the cross-entropy is that of images this far away, as in AT, instead of clean ones.
+        reach: boundary points that are nearer than this are moved out to it before the margin term raises them.
+        lam: weight of the margin term.
+        steps: of the search.
+    """
+
+    def __init__(
+        self, clean_radius: float | None = None, reach: float | None = None, lam: float = 250.0, steps: int = 8
+    ) -> None:
+        super().__init__(lam=lam, steps=steps)
+        self.clean_radius, self.reach = clean_radius, reach
+
+    @property
+    def _sloped(self) -> bool:
+        return self.clean_radius is not None
+
+    def _logits(self, model: Model, points: BoundaryPoints, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        if self.clean_radius is not None:
+            inputs = self._aside(points, self.clean_radius)
+        if self.reach is not None:
+            near = per_row(points.found & (points.margin < self.reach), inputs)
+            moved = torch.where(near, self._aside(points, self.reach), points.points)
+            points = dataclasses.replace(points, points=moved)
+        return super()._logits(model, points, inputs)
+
+
+class RandomStart(DyART):
+    """DyART whose search begins at a random point of a cube around the input, as PGD does: a forward pass more.
+
+    Args:
+        start_radius: half the width of the cube.
+        lam: weight of the margin term.
+        steps: of the search.
+    """
+
+    def __init__(self, start_radius: float = 8 / 255, lam: float = 250.0, steps: int = 8) -> None:
+        super().__init__(lam=lam, steps=steps)
+        self.start_radius = start_radius
+
+    def _begin(self, problem: Problem, batch: Batch) -> tuple[Tensor, bool | Tensor] | None:
+        drawn = draws.uniform(start_key(batch, "dyart"), batch.index, problem.origin.shape[1:])
+        return problem.into_box(problem.origin + self.start_radius * (2 * drawn - 1)), False
+
+
+class Bump:
+    """A cost whose slope is a bell: margins at its centre are raised first, small ones least. Not convex."""
+
+    def __init__(self, centre: float, width: float) -> None:
+        self.centre, self.width = centre, width
+
+    def __call__(self, margin: Tensor) -> Tensor:
+        """Return h(R), the integral of the bell from R on."""
+        return math.sqrt(math.pi) / 2 * self.width * torch.erfc((margin - self.centre) / self.width)
+
+    def derivative(self, margin: Tensor) -> Tensor:
+        """Return h'(R)."""
+        return -torch.exp(-(((margin - self.centre) / self.width) ** 2))
+
+
+class MiddleFirst(DyART):
+    """DyART with weights that favour margins near one size, against the paper's condition that small ones come first.
+
+    Args:
+        centre: that size.
+        width: of the bell around it; at this distance weights have fallen to 37 %.
+        lam: weight of the margin term.
+        steps: of the search.
+    """
+
+    def __init__(self, centre: float = 10 / 255, width: float = 5 / 255, lam: float = 350.0, steps: int = 8) -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="the cost is not convex")
+            super().__init__(lam=lam, steps=steps, cost=Bump(centre, width))

@@ -1,0 +1,78 @@
+"""Variants of DyART that were tried: their terms are taken where they say."""
+
+import pytest
+import torch
+from bench_cases import module
+from torch import nn
+
+from dyart.data.loader import Batch
+
+ideas = module("ideas")
+
+
+class Seen(nn.Module):
+    """A linear network that keeps the inputs of its last call."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(3, 20, generator=generator))
+
+    def forward(self, inputs):
+        self.last = inputs.detach()
+        return inputs.flatten(1) @ self.weight.T
+
+
+@pytest.fixture
+def batch():
+    inputs = 0.3 + 0.4 * torch.rand(64, 20, generator=torch.Generator().manual_seed(1))
+    return inputs, torch.arange(64) % 3
+
+
+def far(points, inputs):
+    return (points - inputs).abs().amax(1)
+
+
+def test_cross_entropy_is_that_of_images_at_a_distance(batch):
+    model = Seen()
+    loss, _ = ideas.Aside(clean_radius=0.04)(model, *batch)
+    loss.backward()
+    assert torch.allclose(far(model.last[64:], batch[0]), torch.tensor(0.04), atol=1e-6), "also of wrong classes"
+    assert model.weight.grad.isfinite().all()
+
+
+def test_near_points_are_moved_out_to_the_reach(batch):
+    model = Seen()
+    plain, moved = ideas.Aside(), ideas.Aside(reach=0.04)
+    plain(model, *batch)
+    before = far(model.last[:64], batch[0])
+    moved(model, *batch)
+    after = far(model.last[:64], batch[0])
+    near = (before > 0) & (before < 0.04)
+    assert near.any()
+    assert (before > 0.04).any()
+    assert torch.allclose(after[near], torch.tensor(0.04), atol=1e-6)
+    assert torch.equal(after[~near], before[~near])
+
+
+def test_a_random_start_is_another_at_every_call_and_finds_points_as_good(batch):
+    model = Seen()
+    inputs, labels = batch
+    margins = {}
+    for key in (1, 2):
+        here = Batch(inputs, labels, torch.arange(64), torch.tensor(key))
+        margins[key] = ideas.RandomStart(start_radius=0.05).crafted(model, here)
+    plain = ideas.Aside().search(model, inputs, labels)
+    assert torch.equal(margins[1].found, plain.found)
+    assert not torch.equal(margins[1].points, margins[2].points)
+    ratio = margins[1].margin[plain.found] / plain.margin[plain.found]
+    assert ratio.mean() < 1.05
+
+
+def test_the_bump_is_a_cost_with_its_slope():
+    cost = ideas.Bump(0.04, 0.02)
+    margin = torch.linspace(0, 0.1, 50, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(cost(margin).sum(), margin)
+    assert torch.allclose(slope, cost.derivative(margin.detach()))
+    assert slope.argmin() == (margin - 0.04).abs().argmin()
+    assert ideas.MiddleFirst().cost.centre == pytest.approx(10 / 255)
