@@ -258,7 +258,7 @@ class DyART(Method[BoundaryPoints]):
             value, correct = problem.look(problem.origin)
             retiring = self._retiring(problem, value <= 0)
             start, warm = begin
-            best, _ = fast_search_from(problem, start, self.steps, warm=warm, retiring=retiring, brief=brief)
+            best, first = fast_search_from(problem, start, self.steps, warm=warm, retiring=retiring, brief=brief)
         # An input outside its class counts as its own crossing; it has no margin.
         best = best.where(value > 0, problem.nothing())
         if self._sloped:
@@ -276,7 +276,7 @@ class DyART(Method[BoundaryPoints]):
 
     @property
     def _sloped(self) -> bool:
-        """Whether an example without a point keeps the gradient at its input, for ``_aside``."""
+        """Whether an example without a point keeps the gradient where its search began, for ``_aside``."""
         return self.kl_radius is not None
 
     def _retiring(self, problem: Problem, outside: Tensor | None = None) -> Retiring | None:
