@@ -2,9 +2,9 @@
 
     python benchmarks/objective.py cifar10-resnet18-bn-dyart-seed0 cifar10-resnet18-bn-trades-seed0 --weights DIR
 
-Names are those of results/NAME.json, DIR has NAME.safetensors (benchmarks/run_queue.py makes both). Images that the
-networks were trained on, and as many test images; eval mode, no augmentation. The terms, with alpha, r0 and lam of the
-first one's recipe, which is DyART's:
+Names are those of results/NAME.json, DIR has NAME.safetensors (benchmarks/run_queue.py makes both): the best epoch's
+weights, NAME:last for the last epoch's. Images that the networks were trained on, and as many test images; eval mode,
+no augmentation. The terms, with alpha, r0 and lam of the first one's recipe, which is DyART's:
 
     cross-entropy   at the clean images, of the logits times the number that makes it smallest for the training images:
                     such a number changes neither a class nor the boundary
@@ -15,6 +15,7 @@ Writes benchmarks/results/objective.json.
 """
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from dyart.data import DataSet, load
 from dyart.data.loader import as_tensors
 from dyart.engine.fabric import make_fabric
 from dyart.recipes import resolve
-from harness import RESULTS, write
+from harness import RESULTS, share, write
 from run_records import read
 from train_and_attack import check_same, network, weights_file
 
@@ -67,6 +68,28 @@ def summary(own: Tensor, first: Tensor) -> dict[str, float]:
     return {"mean": float(own.mean()), "minus_first": float(difference.mean()), "standard_error": error}
 
 
+class Objective:
+    """DyART's objective with given settings, and its terms at the first network."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.alpha, self.r0, self.lam = (float(settings[key]) for key in ("alpha", "r0", "lam"))
+        self.cost = dyart.ExponentialCost(self.alpha, 2 * self.r0)  # without the jump to 0 at r0
+        self.first: dict[str, dict[str, Tensor]] = {}
+
+    def record(self, split: str, logits: Tensor, labels: Tensor, margin: Tensor) -> dict[str, Any]:
+        """Return the terms of a network on a split, from its logits, scaled already, and its margins."""
+        capped = margin.clamp(max=self.r0)
+        terms = {
+            "cross_entropy": F.cross_entropy(logits, labels, reduction="none"),
+            "margin_cost": self.lam * (self.cost(capped) - self.cost(torch.full_like(capped, self.r0))),
+        }
+        terms["objective"] = terms["cross_entropy"] + terms["margin_cost"]
+        first = self.first.setdefault(split, terms)
+        beyond = {f"{radius}/255": share(margin > radius / 255) for radius in RADII}
+        sums = {key: summary(term, first[key]) for key, term in terms.items()}
+        return {"images": len(labels), "clean": share(margin > 0), "beyond": beyond} | sums
+
+
 def main() -> None:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("names", nargs="+", metavar="NAME", help="the first one of a run of DyART")
@@ -77,35 +100,28 @@ def main() -> None:
     made.add_argument("--out", type=Path, default=RESULTS)
     options = made.parse_args()
     device = make_fabric().device
-    configs = {name: resolve(read(RUNS / f"{name}.json")["recipe"]) for name in options.names}
-    settings = configs[options.names[0]].method
-    alpha, r0, lam = (float(settings[key]) for key in ("alpha", "r0", "lam"))
-    slope = dyart.ExponentialCost(alpha, 2 * r0)  # continuous at r0, where h itself jumps to 0
-    data = load(configs[options.names[0]].data.name)
+    networks = [(name, checkpoint or "best") for name, _, checkpoint in (word.partition(":") for word in options.names)]
+    known = {name: read(RUNS / f"{name}.json") for name, _ in networks}
+    configs = {name: resolve(record["recipe"]) for name, record in known.items()}
+    config = configs[networks[0][0]]
+    if config.method["name"] != "dyart":
+        made.error(f"{options.names[0]} is no run of DyART: the first one's alpha, r0 and lam make the objective")
+    data, objective = load(config.data.name), Objective(config.method)
     splits = {split: drawn(data, split, options.images, device) for split in SPLITS}
-    records: list[dict[str, Any]] = []
-    first: dict[str, dict[str, Tensor]] = {}
-    for name, config in configs.items():
-        weights = weights_file(options.weights, name, "best")
-        check_same(config, read(RUNS / f"{name}.json"), "best", weights)
-        model, scale = network(config, data, weights, device), 1.0
-        for split, (images, labels) in splits.items():
-            logits, margin = measured(model, images, labels, options)
-            scale = best_scale(logits, labels) if split == SPLITS[0] else scale
-            capped = margin.clamp(max=r0)
-            terms = {
-                "cross_entropy": F.cross_entropy(scale * logits, labels, reduction="none"),
-                "margin_cost": lam * (slope(capped) - slope(torch.full_like(capped, r0))),
-            }
-            terms["objective"] = terms["cross_entropy"] + terms["margin_cost"]
-            first.setdefault(split, terms)
-            resists = {f"{radius}/255": float((margin > radius / 255).float().mean()) for radius in RADII}
-            record = {"name": name, "split": split, "scale": scale, "clean": float((margin > 0).float().mean())}
-            record |= {key: summary(term, first[split][key]) for key, term in terms.items()}
-            records.append(record | {"beyond": resists, "images": len(images)})
-            print(record, flush=True)
-    told = {"alpha": alpha, "r0": r0, "lam": lam, "steps": options.steps, "first": options.names[0]}
-    write("objective", device, told, records, options.out)
+    records = []
+    for name, checkpoint in networks:
+        weights = weights_file(options.weights, name, checkpoint)
+        check_same(configs[name], known[name], checkpoint, weights)
+        model = network(configs[name], data, weights, device)
+        epoch = known[name]["epochs" if checkpoint == "last" else "best_epoch"]
+        found = {split: measured(model, *of, options) for split, of in splits.items()}
+        scale = best_scale(found[SPLITS[0]][0], splits[SPLITS[0]][1])
+        for split, (logits, margin) in found.items():
+            record = {"name": name, "checkpoint": checkpoint, "epoch": epoch, "split": split, "scale": scale}
+            records.append(record | objective.record(split, scale * logits, splits[split][1], margin))
+            print(records[-1], flush=True)
+    settings = {"alpha": objective.alpha, "r0": objective.r0, "lam": objective.lam, "steps": options.steps}
+    write("objective", device, settings, records, options.out)
 
 
 if __name__ == "__main__":
