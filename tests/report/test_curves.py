@@ -136,8 +136,10 @@ def test_published_tables_are_found_by_name_and_by_column(tmp_path):
     with pytest.raises(ValueError, match="nothing about TRADES"):
         read_published([tmp_path / "shares.csv"], ["TRADES"])
     (tmp_path / "words.csv").write_text("iteration,AT\n100,many\n")
-    with pytest.raises(ValueError, match=r"words\.csv is no table of numbers"):
-        read_published([tmp_path / "words.csv"], ["AT"])
+    (tmp_path / "picture.csv").write_bytes(b"\x89PNG\r\n\x1a\n")
+    for name in ("words.csv", "picture.csv"):
+        with pytest.raises(ValueError, match=f"{name} is no table"):
+            read_published([tmp_path / name], ["AT"])
 
 
 def test_a_point_in_a_files_name_is_no_suffix(run, tmp_path):

@@ -125,12 +125,12 @@ def read_published(paths: Sequence[Path], trainings: Sequence[str]) -> dict[str,
 
 
 def _columns(path: Path) -> dict[str, np.ndarray]:
-    with path.open(newline="", encoding="utf-8") as file:
-        head, *lines = list(csv.reader(file)) or [[]]
     try:
+        with path.open(newline="", encoding="utf-8") as file:
+            head, *lines = list(csv.reader(file)) or [[]]
         return dict(zip(head, np.array(lines, dtype=np.float64).reshape(-1, len(head)).T, strict=True))
-    except ValueError as error:
-        raise ValueError(f"{path} is no table of numbers: {error}") from error
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path} is no table: a line of names and lines of numbers, with commas ({error})") from error
 
 
 def training_curves(rows: Mapping[str, Mapping[str, Curves]], smoothing: int = MOST) -> "Figure":
