@@ -1,4 +1,4 @@
-"""Variants of DyART that were tried (docs/results/trials.md) and are no part of the package.
+"""Variants of DyART that were tried or are to be (docs/results/trials.md), and are no part of the package.
 
 Methods of one's own as any other: `--method.name ideas:Aside`, where this folder can be imported from.
 """
@@ -78,25 +78,7 @@ class RandomStart(DyART):
 
 
 class NearStatistics(DyART):
-    """DyART whose BatchNorm does not see boundary points beyond r0: their inputs take their place.
-
-    Args:
-        r0: margins from here on cost nothing.
-        lam: weight of the margin term.
-        steps: of the search.
-        kl: weight of a divergence, as in DyART.
-        kl_radius: its place.
-    """
-
-    def __init__(
-        self,
-        r0: float = 16 / 255,
-        lam: float = 250.0,
-        steps: int = 8,
-        kl: float = 0.0,
-        kl_radius: float | None = None,
-    ) -> None:
-        super().__init__(r0=r0, lam=lam, steps=steps, kl=kl, kl_radius=kl_radius)
+    """DyART whose BatchNorm does not see boundary points beyond r0: their inputs take their place. Settings as DyART."""
 
     def _logits(self, model: Model, points: BoundaryPoints, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         aside = None if self.kl_radius is None else self._aside(points, self.kl_radius)

@@ -102,6 +102,8 @@ def main() -> None:
     device = make_fabric().device
     networks = [(name, checkpoint or "best") for name, _, checkpoint in (word.partition(":") for word in options.names)]
     known = {name: read(RUNS / f"{name}.json") for name, _ in networks}
+    if missing := [name for name, record in known.items() if "weights" not in record]:
+        made.error(f"no training of that name in {RUNS}: {', '.join(missing)}")
     configs = {name: resolve(record["recipe"]) for name, record in known.items()}
     config = configs[networks[0][0]]
     if config.method["name"] != "dyart":

@@ -36,7 +36,8 @@ def conditions(name: str) -> str:
     """Return how a group's trials were judged, how many there are and which failed."""
     group = published.groups()[name]
     records, done = published.read(group.runs), _done(group.runs)
-    epochs = " to ".join(map(str, sorted({min(lengths := [run.epochs for run in group.runs]), max(lengths)})))
+    lengths = [record["epochs"] for record in done] or [run.epochs for run in group.runs]
+    epochs = " to ".join(map(str, sorted({min(lengths), max(lengths)})))
     words = f"{len(done)} of {len(group.runs)} trials are there, {epochs} epochs each, "
     words += f"judged on {group.runs[0].judge:,} training images that none was trained on."
     if common := published.common_settings(group):

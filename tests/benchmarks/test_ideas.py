@@ -78,7 +78,7 @@ def test_batch_statistics_are_of_near_points(batch, kl_radius):
     settings = {} if kl_radius is None else {"kl": 1.0, "kl_radius": kl_radius}
     ideas.DyART(lam=250, steps=8, **settings)(model, *batch)
     whole = model.last
-    ideas.NearStatistics(r0=0.05, **settings)(model, *batch)
+    ideas.NearStatistics(r0=0.05, steps=8, **settings)(model, *batch)
     apart = far(whole[:64], batch[0])
     beyond = apart >= 0.05
     assert beyond.any()
