@@ -78,7 +78,7 @@ class RandomStart(DyART):
 
 
 class NearStatistics(DyART):
-    """DyART whose BatchNorm does not see boundary points beyond r0: their inputs take their place. Settings as DyART."""
+    """DyART, with its settings, whose BatchNorm sees inputs in the place of boundary points beyond r0."""
 
     def _logits(self, model: Model, points: BoundaryPoints, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         aside = None if self.kl_radius is None else self._aside(points, self.kl_radius)

@@ -76,8 +76,10 @@ def test_a_target_that_was_missed_is_told(results):
 
 def test_settings_that_all_trials_share_are_named_once(results):
     add(results, "fast-trials-trades-2-steps-seed0", evaluation([80, 70, 60, 50, 30, 10], tier="margins"))
+    assert "there, 20 epochs each" in trials.conditions("fast-trials"), "of those that are there"
+    add(results, "fast-trials-at-3-steps-seed0", evaluation([80, 70, 60, 50, 30, 10], tier="margins"))
     words, table = trials.conditions("fast-trials"), trials.trials("fast-trials")
-    assert "18 to 26 epochs" in words
+    assert "there, 20 to 26 epochs each" in words
     assert "`train.batch_size 512`" in words
     assert "batch_size" not in table
     assert "`method.steps 3`" in table
