@@ -21,8 +21,7 @@ def trials(name: str) -> str:
     lines = []
     for row, runs in group.rows.items():
         records, label, setting = found[row], runs[0].label, published.settings_of(runs[0])
-        if not records:
-            lines.append([label, setting, published.NOT_YET, *[""] * 9])
+        if not records:  # one of the ideas that wait: see conditions
             continue
         shares = [published.cell([100 * _share(record, column) for record in records]) for column in published.COLUMNS]
         against = str(paired_difference(_flags(first), _flags(records))) if first and records is not first else ""
@@ -33,7 +32,7 @@ def trials(name: str) -> str:
 
 
 def conditions(name: str) -> str:
-    """Return how a group's trials were judged, how many there are and which failed."""
+    """Return how a group's trials were judged, how many there are, which failed, and which were not run yet."""
     group = published.groups()[name]
     records, done = published.read(group.runs), _done(group.runs)
     lengths = [record["epochs"] for record in done] or [run.epochs for run in group.runs]
@@ -45,7 +44,10 @@ def conditions(name: str) -> str:
     if done:
         words += f" GPU: {done[0]['gpu']}; torch {done[0]['versions']['torch']}."
     failed = [record["name"] for record in records if "failed" in record]
-    return "\n" + words + (f" Failed: {', '.join(failed)}." if failed else "") + "\n"
+    words += f" Failed: {', '.join(failed)}." if failed else ""
+    waiting = [runs[0].label for runs in group.rows.values() if not published.read(runs)]
+    words += f"\n\n{published.NOT_YET.capitalize()}: {'; '.join(waiting)}." if done and waiting else ""
+    return f"\n{words}\n"
 
 
 def _done(runs: Sequence[Run]) -> list[dict[str, Any]]:
