@@ -147,17 +147,6 @@ def test_the_last_overshoot_grows_with_what_the_step_before_fell_short_by(bend, 
     torch.testing.assert_close(got, torch.tensor([share]), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("features", "evaluations", "special"), [(MANY, 40, 2), (MANY, 10, 1), (50, 40, 1), (50, 4, 0)]
-)
-def test_the_last_steps_start_from_the_best_point(features, evaluations, special):
-    x = torch.zeros(1, features)
-    problem = Problem(Bent(0.0), x, torch.zeros(1, dtype=torch.long), "l1", "exact", 5.0, None, None)
-    pace = pace_of(problem, evaluations)
-    ending = [fast._ending(problem, step, pace) for step in range(evaluations - 1)]
-    assert ending == [False] * (evaluations - 1 - special) + [True] * special
-
-
 class Saturating(nn.Module):
     """Class 1 gets ahead along many features; class 2 seems closer along the first one alone, which saturates."""
 
