@@ -9,9 +9,8 @@ from torch import nn
 import dyart
 from dyart.boundary.problem import Problem
 from dyart.boundary.solvers import cuts as cuts_module
-from dyart.boundary.solvers import fast
 from dyart.boundary.solvers.cuts import Cuts, first_cut, mixed, with_cut
-from dyart.boundary.solvers.fast import MANY, SHORT, pace_of, set_out
+from dyart.boundary.solvers.schedules import MANY, SHORT, first_cutting, pace_of
 from dyart.boundary.validation import as_bounds
 
 DOUBLE = torch.float64
@@ -103,4 +102,4 @@ def test_a_kinked_convex_boundary_is_found_where_a_linear_program_finds_it():
 def test_searches_in_many_coordinates_cut_when_they_settle(features, evaluations, warm, first):
     x = torch.zeros(1, features)
     problem = problem_of(nn.Identity(), x)
-    assert fast._first_cutting(problem, set_out(problem, x, warm=warm), pace_of(problem, evaluations)) == first
+    assert first_cutting(problem, warm, pace_of(problem, evaluations)) == first

@@ -10,8 +10,9 @@ from dyart.boundary import multistart
 from dyart.boundary.norms import dual_norm
 from dyart.boundary.problem import Problem
 from dyart.boundary.restarts import nearest_rivals
-from dyart.boundary.solvers.fast import move, pace_of, set_out
+from dyart.boundary.solvers.fast import move, set_out
 from dyart.boundary.solvers.race import Entrant, Lap, race
+from dyart.boundary.solvers.schedules import pace_of
 from dyart.boundary.validation import as_bounds
 
 

@@ -11,8 +11,8 @@ from dyart.boundary.margins import rivals_by_logit
 from dyart.boundary.problem import Problem
 from dyart.boundary.projections import project_onto_hyperplane, shrink_onto_hyperplane
 from dyart.boundary.restarts import nearest_rivals
-from dyart.boundary.solvers import fast
-from dyart.boundary.solvers.fast import COLD, COLD_L1_MANY, MANY, pace_of
+from dyart.boundary.solvers.schedules import COLD, COLD_L1_MANY, MANY, pace_of
+from dyart.boundary.solvers.shrinking import curved
 from dyart.boundary.validation import as_bounds
 
 DOUBLE = torch.float64
@@ -143,7 +143,7 @@ def test_the_last_overshoot_grows_with_what_the_step_before_fell_short_by(bend, 
     origin = torch.zeros(1, 4)
     problem = Problem(Bent(bend), origin, torch.zeros(1, dtype=torch.long), "l1", "exact", 5.0, None, None)
     start, x = problem.origin, problem.origin + 0.1
-    got = fast._curved(problem, start, problem.evaluate(start), x, problem.evaluate(x))
+    got = curved(problem, start, problem.evaluate(start), x, problem.evaluate(x))
     torch.testing.assert_close(got, torch.tensor([share]), rtol=1e-4, atol=1e-6)
 
 

@@ -29,7 +29,8 @@ from dyart.boundary.points import BoundaryPoints, Passes
 from dyart.boundary.problem import Problem
 from dyart.boundary.retiring import Retiring
 from dyart.boundary.search import assemble
-from dyart.boundary.solvers.fast import BRIEF, CRAFTED, fast_search_from
+from dyart.boundary.solvers.fast import fast_search_from
+from dyart.boundary.solvers.schedules import BRIEF, CRAFTED
 from dyart.boundary.validation import Bounds, as_bounds
 from dyart.data.loader import Batch
 from dyart.data.ranks import Shard, gathered

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
-from dyart.boundary.solvers.fast import Pace, Walk, move, pace_of, set_out
+from dyart.boundary.solvers.fast import Walk, move, set_out
+from dyart.boundary.solvers.schedules import Pace, pace_of
 
 
 class Entrant(NamedTuple):
