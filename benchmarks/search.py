@@ -42,7 +42,7 @@ EXCESSES = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2]
 COLUMNS = 3  # of its legend
 # In the order of their colours.
 SOLVERS = ["fast", "fast, restarts", "fast, rivals compared", "apgd", "fab", "pyautoattack FAB"]
-SOLVERS += ["adv_lib FMN", "adv_lib PDPGD", "adv_lib DDN", "adv_lib FAB"]
+SOLVERS += ["adv_lib FMN", "adv_lib PDPGD", "adv_lib DDN", "adv_lib FAB", "fast, 3 rivals"]
 ORDER = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
 
 
@@ -127,7 +127,7 @@ def searches(norm: str, boundary: str, names: list[str] | None, lengths: list[in
     for steps in lengths:
         plan["fast", f"{steps} steps"] = ours(steps=steps, rivals=rivals, **problem)
     if norm == "l1":  # as many propagations as 43 steps have with nine
-        plan["fast", "46 steps, 3 rivals"] = ours(steps=46, rivals=3, **problem)
+        plan["fast, 3 rivals", "46 steps"] = ours(steps=46, rivals=3, **problem)
     plan["fast, restarts", "4 x 20 steps"] = ours(steps=20, restarts=4, **problem)
     if boundary == "soft":  # where the others do not compare them: 50 gradients in all
         plan["fast, rivals compared", "41 steps"] = ours(steps=41, rivals=9, **problem)
@@ -239,7 +239,7 @@ def figure(records: list[dict[str, Any]], path: Path) -> None:
     there = {(record["norm"], record["boundary"]) for record in records}
     problems = [problem for problem in ((n, b) for b in ("exact", "soft") for n in ORDER) if problem in there]
     solvers = [solver for solver in SOLVERS if any(record["solver"] == solver for record in records)]
-    colours = dict(zip(SOLVERS, pyplot.get_cmap("tab10").colors, strict=False))
+    colours = dict(zip(SOLVERS, [*pyplot.get_cmap("tab10").colors, "black"], strict=True))
     columns = min(2, len(problems))
     lines = -(-len(problems) // columns)
     figure, axes = pyplot.subplots(lines, columns, figsize=(4.2 * columns, 3.3 * lines + 0.5), squeeze=False)

@@ -30,7 +30,17 @@ ROOT = Path(__file__).parents[1]
 PLACE = re.compile(r"(<!-- (table|number): ([\w-]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
 METHODS = {"natural": "natural", "at": "AT", "dyart": "DyART"}
 # Of many lengths of our own search these; the JSON has all. Those of other packages are shown as they are.
-LENGTHS = ("10 steps", "20 steps", "40 steps", "41 steps", "43 steps", "50 steps", "100 steps", "4 x 20 steps")
+LENGTHS = (
+    "10 steps",
+    "20 steps",
+    "40 steps",
+    "41 steps",
+    "43 steps",
+    "46 steps",
+    "50 steps",
+    "100 steps",
+    "4 x 20 steps",
+)
 
 
 def load(path: str) -> dict[str, Any]:
