@@ -255,7 +255,7 @@ def _usable(problem: Problem, moved: Tensor, now: Evaluation) -> Tensor:
 
 
 def _last(problem: Problem, x: Tensor, best: Best, setting: Setting) -> Tensor:
-    """Return where one of the last evaluations is spent: at ``x``, or where the best point is improved more surely.
+    """Return where the last evaluation is spent: at ``x``, or where the best point is improved more surely.
 
     A best point well across the boundary is drawn back towards the input. For p = 1, where that would take coordinates
     off their bounds, the best point makes one more step, as little across the boundary as its curvature allows.

@@ -36,7 +36,7 @@ class Setting(NamedTuple):
     pull_back: float | Tensor
     threshold: float | Tensor
     settle: float | Tensor = 1.0
-    """For p = 1: the overshoot of the last steps, which ``move`` sets."""
+    """For p = 1: the overshoot of the last step, which ``move`` sets."""
 
 
 COLD = Schedule(overshoot=(1.2, 1.005), pull_back=(0.4, 0.97), threshold=(0.3, 0.06), memory=0.6)

@@ -6,9 +6,9 @@ from torch import Tensor
 from dyart.boundary.problem import Evaluation, Problem
 from dyart.boundary.solvers.schedules import Setting
 
-# Factors on the threshold. Where the linearisation was off by less than STRAIGHT of a step's change, it
-# grows by GROWTH, up to MOST, with which a step goes to the closest point of the hyperplane. With every step that does
-# not get across, it falls by FALL, down to LEAST: shrinking must not eat up the way gained.
+# Factors on the threshold. Where the linearisation was off by less than STRAIGHT of a step's change, it grows by
+# GROWTH, up to MOST, with which a step goes to the closest point of the hyperplane. With every step that does not get
+# across, it falls by FALL, down to LEAST: shrinking must not eat up the way gained.
 STRAIGHT, GROWTH, MOST, FALL, LEAST = 0.02, 4.0, 1000.0, 0.5, 0.03
 # The factor to begin with near a point that was found before, which few steps can follow only if they are sparse.
 TRUSTED = 16.0
