@@ -22,6 +22,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -303,6 +304,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not any(word.partition("=")[0] == "--out" for word in overrides):
         overrides += ["--out", f"runs/{options.name}"]
     config = resolve(options.recipe, overrides)
+    if "autoattack" in options.attacks and options.stage != "train" and find_spec("pyautoattack") is None:
+        raise SystemExit("--attacks autoattack needs the package pyautoattack: pip install pyautoattack")
     if options.judge < 0:
         raise SystemExit(f"--judge is a number of images, got {options.judge}")
     if options.judge:

@@ -11,6 +11,7 @@ import csv
 import hashlib
 import sys
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,7 +32,7 @@ DPI = 200
 SOURCE = "Source"
 PAPER = "AT (paper)"
 GROUP = "cifar10-resnet18-bn"
-MARKERS = "osD^v<>PX*h"  # there are fewer colours than methods
+MARKERS = "osD^v<>PX*hpd"  # there are fewer colours than rows
 SHOWN = ("clean", "robust", "train_clean", "train_robust")
 
 
@@ -69,23 +70,31 @@ def whole_curves() -> "Figure":
     return training_curves({"here": ours, "the paper": read_published(files, list(names))})
 
 
+def looks() -> dict[str, tuple[str, str]]:
+    """Return colour and marker of every row, the same in all figures: variants of a method have its colour."""
+    labels = [runs[0].label for runs in groups()[GROUP].rows.values() if runs[0].label != "natural"]
+    methods = {label: label.partition(",")[0].removesuffix("-AWP").lower() for label in labels}
+    colours = style.method_colours(list(dict.fromkeys(methods.values())))
+    return {label: (colours[methods[label]], marker) for label, marker in zip(labels, cycle(MARKERS), strict=False)}
+
+
 def against_at() -> "Figure":
     """Draw every method's accuracy minus that of AT, paired by image, with intervals over images."""
     from matplotlib.figure import Figure
 
     rows = {runs[0].label: records_of(runs) for runs in groups()[GROUP].rows.values()}
     at = rows.pop("AT")
-    shown = {label: records for label, records in rows.items() if records and label != "natural"}
+    shown, look = {label: records for label, records in rows.items() if records and label != "natural"}, looks()
     with style.style():
         figure = Figure(figsize=(style.PAGE, 2.8), layout="constrained")
         axis = figure.subplots()
-        colours = style.method_colours([label.lower() for label in shown])
-        for place, (label, records, marker) in enumerate(zip(shown, shown.values(), MARKERS, strict=False)):
+        for place, (label, records) in enumerate(shown.items()):
             found = [difference(at, records, column) for column in COLUMNS]
             middle = np.array([100 * one.mean for one in found])
             reach = np.array([100 * (one.high - one.mean) for one in found])
             x = np.arange(len(COLUMNS)) + 0.7 * ((place + 0.5) / len(shown) - 0.5)
-            axis.errorbar(x, middle, reach, fmt=marker, markersize=3.5, color=colours[label.lower()], label=label)
+            colour, marker = look[label]
+            axis.errorbar(x, middle, reach, fmt=marker, markersize=3.5, color=colour, label=label)
         axis.axhline(0, color=style.BLACK, linewidth=0.6)
         axis.set_xticks(range(len(COLUMNS)), COLUMNS)
         axis.set_ylabel("accuracy minus that of AT, points")
@@ -98,13 +107,12 @@ def trade_off() -> "Figure":
     from matplotlib.figure import Figure
 
     rows = {runs[0].label: records_of(runs) for runs in groups()[GROUP].rows.values()}
-    shown = {label: records for label, records in rows.items() if records and label != "natural"}
+    shown, look = {label: records for label, records in rows.items() if records and label != "natural"}, looks()
     with style.style():
         figure = Figure(figsize=(style.PAGE, 2.8), layout="constrained")
         axis = figure.subplots()
-        colours = style.method_colours([label.lower() for label in shown])
-        for (label, records), marker in zip(shown.items(), MARKERS, strict=False):
-            colour = colours[label.lower()]
+        for label, records in shown.items():
+            colour, marker = look[label]
             for number, record in enumerate(records):
                 ends = [evaluation_of(record, checkpoint, "apgd") for checkpoint in ("best", "last")]
                 found = [(100 * end["clean"], 100 * end["robust"]["8/255"]) for end in ends if end is not None]

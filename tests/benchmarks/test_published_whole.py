@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import sys
 
 import pytest
 from bench_cases import module
@@ -72,6 +73,13 @@ def test_a_run_is_trained_then_attacked_and_never_twice(tmp_path):
     run_records.write(path, record | {"failed": {"stage": "attack", "error": "of an earlier try"}})
     assert attack(tmp_path, "--attacks", "margins", "apgd", "--last", "0.1") == 0
     assert run_records.read(path) == record
+
+
+def test_what_an_attack_needs_is_asked_for_before_the_training(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyautoattack", None)
+    with pytest.raises(SystemExit, match="pip install pyautoattack"):
+        attack(tmp_path, "--attacks", "apgd", "autoattack")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_trial_is_attacked_on_training_images_that_it_never_saw(tmp_path):
