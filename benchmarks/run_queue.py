@@ -224,12 +224,13 @@ class Queue:
         if how == "failed" and "failed" not in run_records.read(path):  # it had no time to say so itself
             log = (self.work / "logs" / f"{run.name}.txt").read_text(errors="replace")[-TAIL:]
             head = {"name": run.name, "recipe": run.recipe, "seed": run.seed}
-            failure = {"stage": "unknown", "error": f"the process ended with status {status}", "log": log}
+            words = f"the process ended with status {status}: {''.join(log.splitlines()[-1:])}"
+            failure = {"stage": "unknown", "error": words, "log": log}
             run_records.write(path, head | run_records.read(path) | {"failed": failure})
         self.ended[run.name] = how
-        print(
-            f"{how}: {run.name} after {self.clock() - job.began:.0f} s{_accuracies(run_records.read(path))}", flush=True
-        )
+        record = run_records.read(path)
+        why = f" ({record['failed']['error']})" if how == "failed" else ""
+        print(f"{how}: {run.name} after {self.clock() - job.began:.0f} s{_accuracies(record)}{why}", flush=True)
         self._hand_out(run)
 
     def _hand_out(self, run: Run) -> None:
@@ -262,13 +263,14 @@ def _accuracies(record: dict[str, Any]) -> str:
     return ": " + ", ".join(f"{name} {100 * share:.2f}" for name, share in shares.items())
 
 
-def show(groups: Sequence[plan.Group], places: Sequence[Place]) -> None:
-    """Print the plan: per group what is done, and what is missing with its seconds."""
+def show(runs: Sequence[Run], places: Sequence[Place]) -> None:
+    """Print runs of the plan: per group what is done, and what is missing with its seconds."""
     total = 0.0
-    for group in groups:
-        missing = {task.run.name: task for task in tasks(group.runs, places)}
-        print(f"{group.name}: {len(group.runs) - len(missing)} of {len(group.runs)} runs done")
-        for run in group.runs:
+    for group in dict.fromkeys(run.group for run in runs):
+        shown = [run for run in runs if run.group == group]
+        missing = {task.run.name: task for task in tasks(shown, places)}
+        print(f"{group}: {len(shown) - len(missing)} of {len(shown)} runs done")
+        for run in shown:
             record = next((r for place in places if (r := plan.record_of(run, place.results)) is not None), {})
             words = "failed" if "failed" in record else "done"
             if (task := missing.get(run.name)) is not None:
@@ -303,10 +305,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     groups = plan.load_plan(options.plan)
     # The first may be ahead.
     places = [Place(options.work / "results", options.work / "weights"), Place(options.results, options.weights)]
-    if options.verb == "plan":
-        show(groups, places)
-        return 0
     runs = chosen([run for group in groups for run in group.runs], options.only)
+    if options.verb == "plan":
+        show(runs, places)
+        return 0
     waiting = tasks(runs, places, options.retry)
     if options.verb == "next":
         for task in fitting(waiting, options.seconds):

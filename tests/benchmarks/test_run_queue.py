@@ -133,7 +133,9 @@ def test_a_failure_is_recorded_with_the_end_of_its_log_and_not_repeated(place, c
     failed = run_records.read(place / "work" / "results" / "one-a-seed0.json")["failed"]
     assert "status 3" in failed["error"]
     assert "what went wrong" in failed["log"]
-    assert "done: one-a-seed1" in capsys.readouterr().out  # the others go on
+    out = capsys.readouterr().out
+    assert "what went wrong" in out.partition("failed: one-a-seed0")[2].splitlines()[0]
+    assert "done: one-a-seed1" in out  # the others go on
     assert call(place, "run", "--seconds", 10, "--only", "one-a") == 0
     assert "begun" not in capsys.readouterr().out
     assert call(place, "run", "--seconds", 10, "--only", "one-a", "--retry") == 0
@@ -153,6 +155,10 @@ def test_the_plan_and_the_next_commands_are_printed(place, capsys):
     assert call(place, "plan") == 0
     out = capsys.readouterr().out
     assert "0 of 3 runs done" in out
+    assert call(place, "plan", "--only", "one-b") == 0
+    out = capsys.readouterr().out
+    assert "0 of 1 runs done" in out
+    assert "one-a" not in out
     one = plan.seconds(plan.load_plan(place / "plan.yaml")[0].runs[0], ["train", "apgd", "last"])
     assert call(place, "next", "--seconds", 2.5 * one) == 0
     commands = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
