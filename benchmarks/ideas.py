@@ -12,12 +12,16 @@ from torch import Tensor
 
 from dyart import DyART
 from dyart.attacks.pgd import per_row
+from dyart.boundary.margins import boundary_value
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.problem import Problem
 from dyart.data import draws
 from dyart.data.loader import Batch
 from dyart.methods.base import start_key
+
+# Of the margin function at the input, in eval mode: where the way to a point falls by less, the fall is left as it is.
+LEAST_FALL = 0.1
 
 
 class Aside(DyART):
@@ -86,6 +90,26 @@ class NearStatistics(DyART):
         parts = [part for part in (seen, aside, inputs) if part is not None]
         logits = logits_of(model(torch.cat(parts))).split(len(inputs))
         return logits[0], logits[-1], None if aside is None else logits[1]
+
+
+class ScaleFree(DyART):
+    """DyART, with its settings, whose margin term says nothing about the scale of the logits.
+
+    A margin does not change when all logits grow. The term w Phi(x_hat), w < 0, has that in common with it only where
+    Phi(x_hat) is 0: where a batch's statistics, or AWP, have moved the boundary away from the point, shrinking or
+    raising all logits changes it. Here the logits at the point are divided by the fall of Phi on the way to it, and
+    multiplied by the fall as it is now: the same value, without that part of the gradient. No further pass.
+    """
+
+    def _logits(self, model: Model, points: BoundaryPoints, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        at_points, at_inputs, aside = super()._logits(model, points, inputs)
+        there, here = (
+            boundary_value(logits, points.labels, self.boundary, self.beta) for logits in (at_points, at_inputs)
+        )
+        fall = here - there
+        usable = points.found & (fall > LEAST_FALL * points.input_value)
+        share = torch.where(usable, fall.detach() / torch.where(usable, fall, 1.0), 1.0)
+        return at_points * share[:, None], at_inputs, aside
 
 
 class Bump:

@@ -94,3 +94,30 @@ def test_the_bump_is_a_cost_with_its_slope():
     assert torch.allclose(slope, cost.derivative(margin.detach()))
     assert slope.argmin() == (margin - 0.04).abs().argmin()
     assert ideas.MiddleFirst().cost.centre == pytest.approx(10 / 255)
+
+
+@pytest.mark.parametrize("boundary", ["exact", "soft"])
+def test_the_margin_term_does_not_change_with_the_scale_of_the_logits(batch, boundary):
+    inputs, labels = batch
+
+    def seen(cls):
+        """Return the loss and the slope of its margin term along the scale of all logits, boundaries moved away."""
+        model, method = Seen(), cls(lam=250, steps=8, boundary=boundary, beta=50.0)
+        here = Batch(inputs, labels, torch.arange(64), torch.tensor(0))
+        points = method.craft(model, here)
+        scale = torch.ones((), requires_grad=True)
+
+        def moved(x):
+            return scale * (model(x) - 0.1 * torch.nn.functional.one_hot(labels.repeat(2), 3))
+
+        loss, metrics = method.loss(moved, here, points)
+        clean = torch.nn.functional.cross_entropy(moved(torch.cat([inputs, inputs]))[:64], labels)
+        (slope,) = torch.autograd.grad(loss - clean, scale)
+        return float(loss.detach()), float(slope), float(metrics["used"])
+
+    loss, slope, used = seen(ideas.DyART)
+    same, none, _ = seen(ideas.ScaleFree)
+    assert used > 0.2
+    assert same == pytest.approx(loss, rel=1e-5)
+    assert abs(slope) > 0.1
+    assert abs(none) < 0.02 * abs(slope)

@@ -240,6 +240,26 @@ def test_in_anybodys_loop_the_loss_and_its_gradient_are_those_at_the_moved_weigh
     assert loss > plain
 
 
+@pytest.mark.parametrize("name", WRAPPED)
+def test_what_is_logged_is_of_the_weights_where_they_belong(name):
+    model, batch = setting("batch")
+    crafted = find(name)().crafted(model, batch)
+    wanted = find(name)().loss(copy.deepcopy(model), batch, crafted)[1]
+    method = find(f"{name}-awp")(gamma=0.3)
+    with method.perturbed(model, model, batch, crafted):
+        moved = find(name)().loss(copy.deepcopy(model), batch, crafted)[1]
+        got = method.loss(model, batch, crafted)[1]
+    assert got.keys() == wanted.keys()
+    assert any(not torch.equal(moved[key], wanted[key]) for key in wanted)
+    for key, value in wanted.items():
+        torch.testing.assert_close(got[key], value, equal_nan=True, msg=key)
+    alone = method.loss_alone(model, batch, crafted)[1]
+    for key, value in wanted.items():
+        torch.testing.assert_close(alone[key], value, equal_nan=True, msg=key)
+    after = method.loss(model, batch, crafted)[1]  # nothing of it stays
+    assert all(torch.equal(after[key], value) for key, value in wanted.items() if not value.isnan())
+
+
 def test_without_gradients_the_loss_is_the_same():
     model, batch = setting("group")
     wanted = find("at-awp")()(model, X, batch.labels)[0].item()

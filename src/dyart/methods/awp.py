@@ -4,7 +4,7 @@
 
 with L the wrapped method's loss at its points, crafted at theta, and l the tensors of more than one dimension whose
 name has "weight" in it: convolutions and linear layers. The gradient for v is one more training-mode pass, from which
-BatchNorm's running statistics are protected.
+BatchNorm's running statistics are protected. What a method logs about a batch is what that pass saw, at theta.
 
 The weights are back before the optimizer's step: weight decay acts on theta. The released code steps at theta + gamma v
 and subtracts gamma v afterwards, the same but for weight decay, which acts on the moved weights there (a difference of
@@ -63,6 +63,7 @@ class AWP(Method[Any]):
         super().__init__(*settings, **named)  # which may call advance
         # Where nobody says how much of the training is done, there is no warm-up.
         self.awp_active = True
+        self._unmoved: Metrics = {}
 
     def advance(self, fraction: float) -> None:
         """Begin once the warm-up is over."""
@@ -78,7 +79,7 @@ class AWP(Method[Any]):
     def perturbed(self, model: nn.Module, forward: Model, batch: Batch, crafted: Any) -> Iterator[None]:  # noqa: ANN401
         """Move the weights towards a larger loss, and put back exactly what was there."""
         with super().perturbed(model, forward, batch, crafted):
-            moves = self.awp_moves(model, forward, batch, crafted)
+            moves, self._unmoved = self.awp_moves(model, forward, batch, crafted)
             before = [(weight, weight.detach().clone()) for _, weight, _ in moves]
             try:
                 with torch.no_grad():
@@ -93,6 +94,12 @@ class AWP(Method[Any]):
                     for weight, old in before:
                         weight.copy_(old)
                 torch.clear_autocast_cache()
+                self._unmoved = {}
+
+    def loss(self, model: Model, batch: Batch, crafted: Any) -> tuple[Tensor, Metrics]:  # noqa: ANN401
+        """Return the wrapped method's loss where the weights are, and what to log of where they belong."""
+        loss, metrics = super().loss(model, batch, crafted)  # type: ignore[safe-super]  # that of the wrapped method
+        return loss, metrics | self._unmoved
 
     def loss_alone(self, model: Model, batch: Batch, crafted: Any) -> tuple[Tensor, Metrics]:  # noqa: ANN401
         """Return the loss at the moved weights, as a function of the weights where they are."""
@@ -101,27 +108,35 @@ class AWP(Method[Any]):
                 f"the method {self.name!r} moves the network's weights: it needs the nn.Module that has them, got "
                 f"{type(model).__name__}"
             )
-        moved = {name: weight + move for name, weight, move in self.awp_moves(model, model, batch, crafted)}
-        return super().loss_alone(_Moved(model, moved), batch, crafted)
+        moves, unmoved = self.awp_moves(model, model, batch, crafted)
+        moved = {name: weight + move for name, weight, move in moves}
+        loss, metrics = super().loss_alone(_Moved(model, moved), batch, crafted)
+        return loss, metrics | unmoved
 
-    def awp_moves(self, model: nn.Module, forward: Model, batch: Batch, crafted: Any) -> list[Move]:  # noqa: ANN401
-        """Return gamma v for every weight, by name; nothing during the warm-up.
+    def awp_moves(
+        self,
+        model: nn.Module,
+        forward: Model,
+        batch: Batch,
+        crafted: Any,  # noqa: ANN401
+    ) -> tuple[list[Move], Metrics]:
+        """Return gamma v for every weight, by name, and what to log; nothing during the warm-up.
 
         Buffers, gradients, random generators and what the wrapped method keeps per example stay as they are; but a
         step that is recorded as a CUDA graph draws its dropout twice.
         """
         weights = [(name, p) for name, p in model.named_parameters() if p.requires_grad and _is_moved(name, p)]
         if not (weights and self.awp_active and self.gamma > 0):
-            return []
+            return [], {}
         kept = {name: tensor.clone() for name, tensor in self.state_dict().items()}
         tensors = [weight for _, weight in weights]
         with unchanged(model, batch.inputs.device), torch.enable_grad():
-            loss, _ = self.loss(forward, batch, crafted)
+            loss, seen = self.loss(forward, batch, crafted)
             gradients = ranks.summed(torch.autograd.grad(loss, tensors, allow_unused=True), tensors, batch.shard)
         if kept:
             self.load_state_dict(kept)
         pairs = zip(weights, gradients, strict=True)
-        return [(name, w, self.gamma * _scaled(g, w.detach())) for (name, w), g in pairs if g is not None]
+        return [(name, w, self.gamma * _scaled(g, w.detach())) for (name, w), g in pairs if g is not None], seen
 
 
 class _Moved(nn.Module):
