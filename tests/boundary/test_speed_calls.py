@@ -41,6 +41,13 @@ def test_a_wrong_shape_raises():
         dyart.boundary_speed(model, found, {"head.bias": torch.zeros(1)})
 
 
+def test_an_array_raises():
+    model = small_resnet("batch")
+    found = search(model, uniform(6, 3, 8, 8))
+    with pytest.raises(TypeError, match=r"head\.bias.*must be a tensor, got ndarray"):
+        dyart.boundary_speed(model, found, {"head.bias": torch.zeros(4).numpy()})
+
+
 def test_an_integer_buffer_raises():
     model = small_resnet("batch")
     found = search(model, uniform(6, 3, 8, 8))

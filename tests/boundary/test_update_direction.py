@@ -305,6 +305,12 @@ def test_the_direction_fits_the_speed():
     assert dyart.boundary_speed(model, found, update).isfinite().all()
 
 
+def test_a_loss_without_its_graph_is_told_so():
+    model = nn.Linear(3, 2)
+    with pytest.raises(TypeError, match=r"got float: leave out \.item\(\)"):
+        dyart.update_direction(model, loss=lambda: model(torch.rand(4, 3)).sum().detach().item())
+
+
 def test_a_loss_that_was_computed_already_is_told_to_be_a_function():
     model = nn.Linear(3, 2)
     with pytest.raises(TypeError, match=r"loss=lambda: cross_entropy\(model\(x\), y\); got Tensor"):

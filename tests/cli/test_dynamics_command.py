@@ -127,6 +127,7 @@ def test_runs_that_cannot_share_figures_are_refused_before_any_work(run, tmp_pat
         (["--at.radus", "1"], "did you mean method.radius"),
         (["--nonsense", "1"], "--METHOD.KEY VALUE"),
         (["--count", "0"], "count must be at least 1"),
+        (["--radius", "8"], "--radius 8 is larger than the box of all inputs (1): did you mean 8/255?"),
         (["--averaged", "--update", "optimizer"], "without --averaged"),
     ],
 )

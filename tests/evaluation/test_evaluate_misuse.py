@@ -25,6 +25,7 @@ def evaluated(model=None, inputs=None, labels=None, **options):
     [
         ({"radii": "8/255"}, TypeError, r"radii=\['8/255'\]"),
         ({"radii": 0.1}, TypeError, r"radii=\[0.1\]"),
+        ({"radii": "2/255, 8/255"}, TypeError, r"radii=\['2/255', '8/255'\]"),
         ({"radii": [None]}, ValueError, "None is no number"),
         ({"radii": ["8"]}, ValueError, "8/255"),
         ({"radii": [0]}, ValueError, "positive"),

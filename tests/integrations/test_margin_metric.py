@@ -85,6 +85,21 @@ def test_signed_margins_of_wrong_examples_are_left_out():
     assert values(metric)["found"] == 0
 
 
+@pytest.mark.parametrize(("kind", "words"), [({"norm": "linf"}, "linf, exact"), ({"boundary": "soft"}, "l2, soft")])
+def test_margins_of_two_kinds_are_not_mixed(kind, words):
+    metric = MarginMetric()
+    metric.update(points())
+    other = dyart.closest_boundary_points(linear(), examples(), **{"norm": "l2", **kind})
+    with pytest.raises(ValueError, match=rf"one kind \({words} boundary\) after .* \(l2, exact boundary\)"):
+        metric.update(other)
+    assert values(metric)["examples"] == 41
+
+
+def test_one_radius_is_no_list():
+    with pytest.raises(TypeError, match=r"write radii=\['8/255'\]"):
+        MarginMetric("8/255")
+
+
 def test_radii_of_the_soft_boundary_are_refused():
     found = dyart.closest_boundary_points(linear(), examples(), norm="l2", boundary="soft")
     with pytest.raises(ValueError, match="exact boundary"):

@@ -39,7 +39,8 @@ def boundary_speed(
     float32, and is left as it was.
 
     Cost: one forward pass with tangents, about the time of one forward and backward pass over the found points. Its
-    values tell whether the points are on this model's boundary: where most are not, there is a warning.
+    values tell whether the points are on this model's boundary: where most are not, there is a warning. How far off
+    they are is judged by the slopes they were found with, so that a much flatter model's may pass.
 
     Args:
         model: the module that the points belong to.
@@ -126,6 +127,8 @@ def _checked(module: nn.Module, update: dict[str, Tensor]) -> dict[str, Tensor]:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise KeyError(f"update names {given!r}, which is no parameter or buffer of the model{hint}")
         tensor = tensors[name]
+        if not isinstance(rate, Tensor):
+            raise TypeError(f"update of {given!r} must be a tensor, got {type(rate).__name__}")
         if not tensor.is_floating_point():
             raise TypeError(f"update names {given!r}, a buffer of {tensor.dtype}: only floating-point tensors can move")
         if rate.shape != tensor.shape:

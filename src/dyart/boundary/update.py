@@ -87,6 +87,8 @@ def _gradients(
     device = next(iter(named.values())).device
     with unchanged(module, device), torch.inference_mode(False), torch.enable_grad():
         value = loss()
+        if not isinstance(value, Tensor):
+            raise TypeError(f"loss must return a tensor with its graph, got {type(value).__name__}: leave out .item()")
         if value.numel() != 1:
             raise ValueError(f"loss must return a scalar, got shape {tuple(value.shape)}")
         if not value.requires_grad:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dyart.attacks.radii import check_unit
 from dyart.attacks.radius import Radius
 from dyart.cli.places import make_folder
 from dyart.dynamics import files
@@ -134,6 +135,8 @@ def _methods(sources: list[Source], options: argparse.Namespace) -> tuple[list[s
 def _radius(sources: list[Source], options: argparse.Namespace) -> float:
     given: float | None = options.radius
     if given is not None:
+        for source in sources:
+            check_unit("--radius", given, source.config.method.get("norm", source.config.eval.norm), (0.0, 1.0))
         return given
     radii = {source.config.eval.radius for source in sources}
     if len(radii) > 1:

@@ -47,6 +47,17 @@ def _numbers(bound: Any) -> Any:  # noqa: ANN401
     return bound.tolist() if hasattr(bound, "tolist") else bound  # of a tensor or an array
 
 
+def check_several(radii: object) -> None:
+    """Raise unless radii come as a list.
+
+    Raises:
+        TypeError: it is a single one, or one text with several.
+    """
+    if isinstance(radii, str | float | int):
+        parts = [part.strip() for part in radii.split(",")] if isinstance(radii, str) else [radii]
+        raise TypeError(f"radii is a list of radii, got {radii!r}: write radii={parts!r}")
+
+
 def named_radii(radii: Sequence[float | str]) -> tuple[Radius, ...]:
     """Return radii in ascending order, each once; fractions of 255 that came as decimals get their usual name.
 
@@ -54,8 +65,7 @@ def named_radii(radii: Sequence[float | str]) -> tuple[Radius, ...]:
         TypeError: it is a single one.
         ValueError: one of them is no number.
     """
-    if isinstance(radii, str | float | int):
-        raise TypeError(f"radii is a list of radii, got {radii!r}: write radii=[{radii!r}]")
+    check_several(radii)
     named = {float(radius): radius for radius in map(_named, radii)}
     return tuple(named[value] for value in sorted(named))
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from dyart.attacks.radius import Radius
 from dyart.boundary.points import BoundaryPoints
 from dyart.evaluation.curve import resists_by_margins
+from dyart.evaluation.settings import check_several
 
 try:
     from torchmetrics import Metric
@@ -57,14 +58,25 @@ class MarginMetric(Metric):  # type: ignore[misc]
     def __init__(self, radii: Sequence[float | str] = (), **settings: Any) -> None:  # noqa: ANN401
         """Count nothing yet."""
         super().__init__(**settings)
+        check_several(radii)
         self.radii = [Radius(radius) for radius in radii]
+        self._kind: tuple[str, str] | None = None
         for name in ("examples", "correct", "found", "optimal"):
             self.add_state(name, default=torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("robust", default=torch.zeros(len(self.radii), dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("margins", default=[], dist_reduce_fx="cat")
 
     def update(self, found: BoundaryPoints) -> None:
-        """Take a batch's boundary points into account."""
+        """Take a batch's boundary points into account.
+
+        Raises:
+            ValueError: they are of another norm or boundary than those before: their margins have another unit.
+        """
+        kind = (found.norm, found.boundary)
+        if self._kind not in (None, kind):
+            before, now = (f"{norm}, {boundary} boundary" for norm, boundary in (self._kind or kind, kind))
+            raise ValueError(f"margins of one kind ({now}) after those of another ({before}): take a metric for each")
+        self._kind = kind
         resisting = resists_by_margins(found, self.radii) if self.radii else {}
         self.examples += len(found)
         self.correct += found.correct.sum()

@@ -40,7 +40,10 @@ class InputNormalization(nn.Module):
         if len(mean) != len(std):
             raise ValueError(f"mean has {len(mean)} numbers and std has {len(std)}; give one of each per channel")
         if not all(map(math.isfinite, [*mean, *std])) or min(std, default=0.0) <= 0:
-            raise ValueError(f"mean must be finite and std positive, got mean={tuple(mean)} and std={tuple(std)}")
+            raise ValueError(
+                f"mean must be finite and std positive, got mean={tuple(map(float, mean))} and "
+                f"std={tuple(map(float, std))}"
+            )
         shape = (len(mean),) + (1,) * spatial
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).reshape(shape))
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32).reshape(shape))

@@ -105,7 +105,7 @@ def build(
     if bn_momentum is not None and not 0 < bn_momentum <= 1:
         raise ValueError(f"bn_momentum must be above 0 and at most 1, got {bn_momentum}")
     if (mean is None) != (std is None):
-        raise ValueError(f"give both mean and std, or neither; got mean={mean!r} and std={std!r}")
+        raise ValueError(f"give both mean and std, or neither: {'std' if std is None else 'mean'} is missing")
     if mean is not None and len(mean) != shape[0]:
         raise ValueError(f"mean has {len(mean)} numbers, but inputs of shape {shape} have {shape[0]} channels")
     if is_factory(name):

@@ -30,7 +30,7 @@ def speed_bars(
     """Return a figure with one panel per model: bars up for positive speeds, down for negative ones.
 
     Heights are shares of all examples of the panel; the number below a bar is the share of negative speeds inside its
-    interval, where it has at least 20.
+    interval, where it has at least ``FEW`` examples.
 
     Args:
         panels: by model, then by method.
@@ -61,7 +61,7 @@ def speed_bars(
             axis.set_title(style.title(model, width / columns), loc="left", fontweight="bold")
             axis.set_xlabel("margin" + (f" in 1{unit}" if unit else ""))
             axis.set_xticks(range(len(edges) - 1), _labels(edges, unit))
-        words = "numbers: share of the interval with negative speed"
+        words = f"numbers: share of the interval with negative speed, where it has {FEW} examples"
         figure.supxlabel(f"speeds under {style.UPDATES[update]}\n{words}" if update else words, fontsize=7)
         for axis in axes[:, 0]:
             axis.set_ylabel("share of examples\n$\\leftarrow$ negative   positive $\\rightarrow$")

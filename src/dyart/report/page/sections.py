@@ -45,7 +45,8 @@ def _card(run: Run) -> Markup:
         numbers.append(("clean accuracy", percent(right.value), more, run.searched))
     middle = median_margin(run)
     if middle is not None:
-        numbers.append(("median margin", f"{middle:.3g}", NORMS.get(run.norm, run.norm), run.searched))
+        more = f"{NORMS.get(run.norm, run.norm)}, {listed(_counts([run]))} examples"
+        numbers.append(("median margin", f"{middle:.3g}", more, run.searched))
     own = run.shares.methods.get(str(run.config.get("method.name"))) if run.shares else None
     if run.shares and own and own.below.count:
         below = f"of those below {run.shares.radius}"
@@ -68,6 +69,11 @@ def _card(run: Run) -> Markup:
     )
 
 
+def _counts(runs: Sequence[Run]) -> list[str]:
+    """Return how many examples have been searched from, every number once."""
+    return [f"{count:,}" for count in sorted({len(run.margins["margin"]) for run in runs if run.margins is not None})]
+
+
 def _whose(run: Run, checkpoint: str) -> Markup:
     words = of_earlier(run, checkpoint)
     return element("small", words) if words else Markup()
@@ -82,7 +88,7 @@ def accuracy(runs: Sequence[Run], shown: Figure | None) -> Markup:
         caption += f"Points: {listed(attacks)} on {listed([f'{n:,}' for n in images])} images, with 95 % intervals "
         caption += "(Wilson). "
     if any(run.margins is not None for run in runs):
-        caption += "Dotted: by the margins alone. "
+        caption += f"Dotted: by the margins alone, of {listed(_counts(runs))} images. "
     caption += "What an attack does not find it does not count: these are upper bounds."
     return section(
         "accuracy",
@@ -167,9 +173,8 @@ def margins(
     runs: Sequence[Run], histogram: Figure | None, fans: Sequence[Figure | None], negatives: Sequence[Figure | None]
 ) -> Markup:
     """Return the section on the distribution of margins, at the end and through the training."""
-    wide = (
-        "Distance of test examples from the decision boundary; the last bar has all larger ones. Wrong ones have none."
-    )
+    wide = f"Distance of {listed(_counts(runs)) or 'the'} test examples from the decision boundary; the last bar has "
+    wide += "all larger ones. Wrong ones have none."
     bands = "Margins of those watched examples that have one, being classified as labelled at that time: the median, "
     bands += "half of them (dark band), nine in ten (light band)."
     closer = "Of the watched examples below the radius, the share that a step of the training, as the optimizer takes "
