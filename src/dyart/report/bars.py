@@ -61,7 +61,7 @@ def speed_bars(
             axis.set_title(style.title(model, width / columns), loc="left", fontweight="bold")
             axis.set_xlabel("margin" + (f" in 1{unit}" if unit else ""))
             axis.set_xticks(range(len(edges) - 1), _labels(edges, unit))
-        words = f"numbers: share of the interval with negative speed, where it has {FEW} examples"
+        words = f"numbers: share of the interval with negative speed,\nwhere it has {FEW} examples or more"
         figure.supxlabel(f"speeds under {style.UPDATES[update]}\n{words}" if update else words, fontsize=7)
         for axis in axes[:, 0]:
             axis.set_ylabel("share of examples\n$\\leftarrow$ negative   positive $\\rightarrow$")
