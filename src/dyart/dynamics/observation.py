@@ -39,7 +39,8 @@ class Observation:
     margin_quantiles: dict[str, Value]
     """Of all margins found."""
     correlation: Value
-    """Pearson's, of predicted and actual movement, over the examples ``compared``."""
+    """Pearson's, of predicted and actual movement, over the examples ``compared``. Where steps move the boundary by a
+    millionth, one example whose search still found a closer point can spoil it: look at ``speeds`` and ``changes``."""
     compared: int
     """Examples with a locally optimal point before the step, which could be followed to one after it."""
     predicted_mean: Value
