@@ -73,9 +73,12 @@ class MarginMetric(Metric):  # type: ignore[misc]
             ValueError: they are of another norm or boundary than those before: their margins have another unit.
         """
         kind = (found.norm, found.boundary)
-        if self._kind not in (None, kind):
-            before, now = (f"{norm}, {boundary} boundary" for norm, boundary in (self._kind or kind, kind))
-            raise ValueError(f"margins of one kind ({now}) after those of another ({before}): take a metric for each")
+        before = self._kind or kind
+        if before != kind:
+            raise ValueError(
+                f"margins of one kind ({', '.join(kind)} boundary) after those of another ({', '.join(before)} "
+                "boundary): take a metric for each"
+            )
         self._kind = kind
         resisting = resists_by_margins(found, self.radii) if self.radii else {}
         self.examples += len(found)
