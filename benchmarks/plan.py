@@ -152,12 +152,12 @@ def _group(name: str, tree: Mapping[str, Any]) -> Group:
 def _row(group: str, tree: Mapping[str, Any], row: Mapping[str, Any]) -> Iterable[Run]:
     seeds = row.get("seeds", [0])
     for seed in seeds:
-        attacks = ("apgd", "autoattack") if row.get("autoattack") and seed == seeds[0] else ("apgd",)
+        attacks = ("apgd", "autoattack") if row.get("autoattack") == seed else ("apgd",)
         settings = {**tree.get("settings", {}), **row.get("settings", {})}
         recipe, epochs = row.get("recipe", tree.get("recipe")), int(row.get("epochs", tree["epochs"]))
         run = Run(group, row["label"], recipe, seed, epochs, settings, attacks, _images(tree), row.get("paper"))
         target, judge = tree.get("target"), int(tree.get("judge", 0))
-        run = replace(run, target=target, last=not (target or judge), **_radii(tree))
+        run = replace(run, target=target, last=row.get("last", not (target or judge)), **_radii(tree))
         yield replace(run, attacks=("margins",), images=judge, judge=judge) if judge else run
 
 
@@ -288,6 +288,7 @@ def _attack(run: Run, stage: str, known: list[Mapping[str, Any]]) -> float:
     took = [
         (one["wall_seconds"] - _begun(record, one)) / one["images"]
         for record in known
+        if record.get("together", 1) == 1
         for one in record.get("evaluations", [])
         if (one["checkpoint"], one["tier"]) == wanted and "same_as" not in one and (len(one["robust"]) == 1) == alone
     ]

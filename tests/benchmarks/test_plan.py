@@ -9,6 +9,7 @@ from bench_cases import evaluation, module, record
 from dyart.recipes import resolve
 
 plan, train_and_attack = module("plan"), module("train_and_attack")
+module("ideas")  # which some runs name
 GROUPS = plan.load_plan()
 RUNS = [run for group in GROUPS for run in group.runs]
 
@@ -42,10 +43,12 @@ def test_the_plan_has_what_was_promised():
     paper = {"natural", "AT", "TRADES", "MART", "MMA", "GAIRAT", "MAIL-TRADES", "AT-AWP", "TRADES-AWP", "FAT-TRADES"}
     beside = {"AT, weight decay 0.0005", "TRADES, weight decay 0.0005"}
     assert set(batch) == paper | {"DyART", "DyART-AWP"} | beside
-    assert {label: len(runs) for label, runs in batch.items() if len(runs) > 1} == {"AT": 3, "TRADES": 3, "DyART": 3}
+    several = {label: len(runs) for label, runs in batch.items() if len(runs) > 1}
+    assert several == {"AT": 3, "TRADES": 3, "DyART": 3, "DyART-AWP": 2}
     whole = {run.label for runs in batch.values() for run in runs if "autoattack" in run.attacks}
     assert whole == {"AT", "TRADES", "DyART", "DyART-AWP"}
     assert sum("autoattack" in run.attacks for runs in batch.values() for run in runs) == 4
+    assert {run.label for runs in batch.values() for run in runs if not run.last} == {"AT, weight decay 0.0005"}
     assert all(run.epochs >= 50 for runs in batch.values() for run in runs)
     assert set(rows["cifar10-resnet18-gn"]) == {"AT", "TRADES", "DyART"}
     tables = [run for run in RUNS if not run.judge and not run.target]

@@ -126,6 +126,8 @@ def test_methods_keep_their_colours_and_differ():
     assert style.method_colours(["dyart", "at"])["at"] == style.method_colours(["at"])["at"]
     many = style.method_colours(["at", "dyart", "mine:A", "mine:B", "trades"])
     assert len(set(many.values())) == 5
+    papers = ["at", "dyart", "trades", "mart", "mma", "mail-trades", "gairat", "fat-trades", "natural"]
+    assert len(set(style.method_colours(papers).values())) == len(papers)
 
 
 @pytest.mark.parametrize("draw", ["scatter", "bars"])

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 COLUMN, PAGE = 3.35, 6.9
 # Of a bold title, in an inch.
 LETTERS = 11
-# Okabe and Ito's.
+# Okabe and Ito's; the last two are Paul Tol's.
 BLUE, ORANGE, GREEN, PURPLE, SKY, RED = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"
+WINE, OLIVE = "#882255", "#999933"
 GREY, BLACK = "#7F7F7F", "#222222"
 AWAY, TOWARDS = BLUE, RED
-COLOURS = (ORANGE, BLUE, GREEN, PURPLE, SKY, RED)
+COLOURS = (ORANGE, BLUE, GREEN, PURPLE, SKY, RED, WINE, OLIVE)
 # Methods keep their colour from figure to figure.
 METHOD_COLOURS = {"at": ORANGE, "dyart": BLUE, "trades": GREEN, "natural": GREY, "mart": PURPLE, "mma": SKY}
+METHOD_COLOURS |= {"mail-trades": RED, "gairat": WINE, "fat-trades": OLIVE}
 METHOD_NAMES = {"at": "AT", "dyart": "DyART", "trades": "TRADES", "mart": "MART", "mma": "MMA", "gairat": "GAIRAT"}
 METHOD_NAMES |= {"fat": "FAT", "mail-at": "MAIL-AT", "mail-trades": "MAIL-TRADES", "fat-trades": "FAT-TRADES"}
 METHOD_NAMES |= {"at-awp": "AT-AWP", "trades-awp": "TRADES-AWP", "dyart-awp": "DyART-AWP"}
