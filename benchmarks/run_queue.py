@@ -8,10 +8,10 @@
 Everything is kept in --work (run folders with checkpoints, journals of attacks, weights, JSON, one cache for compiled
 code): a training or an attack that the time cuts short goes on at the next call with the same --work. What is finished
 is copied to --out, if given: `results/NAME.json` and `weights/NAME.safetensors` (16 bit); with these (--results and
---weights) another machine goes on with the attacks of a training. --parallel K runs K at a time on the same device, which
-MPS (`nvidia-cuda-mps-control -d` before it) lets share a GPU instead of taking turns.
---only takes groups or parts of names. A run that failed is recorded, and not run again without --retry. Options of
-every run go after `--`: `... run --seconds 60 -- --data.limit 1000`.
+--weights) another machine goes on with the attacks of a training. --parallel K runs K at a time on the same device; MPS
+(`nvidia-cuda-mps-control -d` before it) lets them share a GPU instead of taking turns. --only takes groups or parts of
+names. A run that failed is recorded, and not run again without --retry. Options of every run go after `--`:
+`... run --seconds 60 -- --data.limit 1000`.
 """
 
 import argparse
