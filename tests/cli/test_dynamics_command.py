@@ -54,6 +54,17 @@ def test_everything_is_written_into_the_runs_folder(run, capsys):
     assert "note:" not in shown
 
 
+def test_a_record_of_other_settings_is_said_to_be_replaced(run, tmp_path, capsys):
+    def said(*words: str) -> str:
+        assert dynamics(run, "--out", tmp_path, "--count", "64", *words) == 0
+        return capsys.readouterr().out
+
+    assert "will be replaced" not in said()
+    assert "will be replaced" not in said()
+    other = said("--seed", "1", "--dyart.lam", "2")
+    assert f"{tmp_path / 'dynamics.json'} has other seed, methods, and will be replaced (--out keeps it)" in other
+
+
 def test_options_reach_the_measurement(run, tmp_path, capsys):
     words = [
         "--methods",
@@ -124,7 +135,7 @@ def test_runs_that_cannot_share_figures_are_refused_before_any_work(run, tmp_pat
     ("words", "message"),
     [
         (["--methods", "dyrat"], "did you mean 'dyart'"),
-        (["--at.radus", "1"], "did you mean method.radius"),
+        (["--at.radus", "1"], "did you mean at.radius"),
         (["--nonsense", "1"], "--METHOD.KEY VALUE"),
         (["--count", "0"], "count must be at least 1"),
         (["--radius", "8"], "--radius 8 is larger than the box of all inputs (1): did you mean 8/255?"),

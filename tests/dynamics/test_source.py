@@ -126,7 +126,7 @@ def test_wrong_methods_and_settings_are_named(run):
     source = open_source(run, CPU)
     with pytest.raises(ValueError, match="no method 'dyrat'; did you mean 'dyart'"):
         methods_of(source, ["dyrat"], {})
-    with pytest.raises(RecipeError, match=r"no key method\.radus.*did you mean method\.radius"):
+    with pytest.raises(RecipeError, match=r"no key at\.radus.*did you mean at\.radius"):
         methods_of(source, ["at"], {"at": {"radus": 0.1}})
     with pytest.raises(ValueError, match="works in l2, the run in linf"):
         methods_of(source, ["at"], {"at": {"norm": "l2"}})

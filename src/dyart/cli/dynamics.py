@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dyart.attacks.radii import check_unit
 from dyart.attacks.radius import Radius
-from dyart.cli.places import make_folder
+from dyart.cli.places import make_folder, read_record
 from dyart.dynamics import files
 from dyart.dynamics.settings import parse_overrides, plain
 from dyart.dynamics.shares import margin_edges
@@ -92,6 +92,8 @@ def _measure(source: Source, plan: Plan, options: argparse.Namespace) -> Dynamic
         },
     }
     _announce(settings, options.count, plan.radius)
+    if changed := _changed(plan.folder / files.JSON, settings):
+        print(f"{plan.folder / files.JSON} has other {', '.join(changed)}, and will be replaced (--out keeps it)")
     measured = measure(
         source.model,
         batches,
@@ -106,6 +108,19 @@ def _measure(source: Source, plan: Plan, options: argparse.Namespace) -> Dynamic
     print(table(files.write(measured, plan.folder, settings, plan.radius, edges, plan.against)))
     print(f"one line per example: {plan.folder / files.CSV}; summary: {plan.folder / files.JSON}\n")
     return measured
+
+
+def _changed(path: Path, settings: dict[str, Any]) -> list[str]:
+    """Return the settings in which an earlier record differs from a new one; none where there is no record."""
+    stored = read_record(path)
+    if stored is None:
+        return []
+    methods = stored.get("methods", {})
+    same = methods.keys() == settings["methods"].keys() and all(
+        entry.items() <= methods[name].items() for name, entry in settings["methods"].items()
+    )
+    changed = [name for name, value in settings.items() if name != "methods" and stored.get(name) != value]
+    return changed + ["methods"] * (not same)
 
 
 def _named(sources: list[Source]) -> dict[str, Source]:

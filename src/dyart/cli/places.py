@@ -63,7 +63,7 @@ def evaluation_folder(
         return base, ""
     beside = (run or Path()) / "-".join(["evaluation", *words, options.attack])
     for place in _numbered(base, beside):
-        stored = _read(place / EVALUATION)
+        stored = read_record(place / EVALUATION)
         if stored is None or stored.get("asked") == asked or _makes_room(stored, asked):
             break
         if place == run and _outdone(stored, asked):  # of other weights, too: a run has one best epoch
@@ -84,7 +84,7 @@ def check_free(folder: Path, asked: Record) -> None:
     Raises:
         ValueError: it does; the message says what to do.
     """
-    stored = _read(folder / EVALUATION)
+    stored = read_record(folder / EVALUATION)
     if stored is None or stored.get("asked") == asked:
         return
     if not _makes_room(stored, asked):
@@ -108,7 +108,7 @@ def margins_path(folder: Path, data: str, examples: int, options: argparse.Names
             continue
         if not path.is_file():
             break
-        stored = _read(path.with_suffix(".json"))
+        stored = read_record(path.with_suffix(".json"))
         if stored is None:  # without settings, only its length can be told
             if examples >= len(path.read_text(encoding="utf-8").splitlines()) - 1:
                 break
@@ -130,7 +130,7 @@ def foreign(path: Path) -> Path | None:
         path: of the CSV file.
     """
     record = path.with_suffix(".json")
-    if record.is_file() and not set(_read(record) or ()) >= PARTS:
+    if record.is_file() and not set(read_record(record) or ()) >= PARTS:
         return record
     if path.is_file():
         with path.open(encoding="utf-8", errors="replace") as file:
@@ -140,7 +140,7 @@ def foreign(path: Path) -> Path | None:
 
 def replaced(path: Path) -> str:
     """Return what record of a search a new one will replace, in words; "" where there is none."""
-    stored = _read(path.with_suffix(".json")) if path.is_file() else None
+    stored = read_record(path.with_suffix(".json")) if path.is_file() else None
     if not stored or "summary" not in stored:
         return ""
     examples, norm = stored["summary"].get("examples"), stored.get("settings", {}).get("norm")
@@ -184,7 +184,7 @@ def _outdone(stored: Record, asked: Record) -> bool:
     return ATTACKS.index(tier) < ATTACKS.index(asked["attack"])  # they are listed from quick to thorough
 
 
-def _read(path: Path) -> Record | None:
+def read_record(path: Path) -> Record | None:
     """Return a record; None where there is none, or one that nobody can read."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))

@@ -1,5 +1,6 @@
 """The settings of methods that a run was not trained with: from the data set's recipes, else the method's defaults."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
@@ -61,7 +62,10 @@ def choose(
             settings, words = _adapted(name, config, overrides, radius)
             origin += words
     settings |= {"name": name} | overrides
-    checked = _checked(settings)
+    try:
+        checked = _checked(settings)
+    except RecipeError as error:  # in the words of the user: --dyart.lam, not method.lam
+        raise RecipeError(re.sub(r"\bmethod\.(?=\w)", f"{name}.", str(error))) from error
     if overrides:
         origin += f", changed: {', '.join(sorted(overrides))}"
     return Chosen(make_method(checked), {k: v for k, v in checked.method.items() if k != "name"}, origin, clip)

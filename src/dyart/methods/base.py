@@ -124,7 +124,8 @@ class Method(ABC, Generic[Crafted]):
         The first call checks the batch (see ``check``), which costs host synchronisation; later ones have none but
         what the method itself has.
         """
-        if not self._checked:
+        first = not self._checked
+        if first:
             self.check(model, inputs, labels)
             self._checked = True
         self._check_size(inputs)
@@ -134,7 +135,10 @@ class Method(ABC, Generic[Crafted]):
         key = torch.full((), draws.key(rank, "call", self._calls), dtype=torch.int64, device=inputs.device)
         batch = Batch(inputs, labels, index, key)
         with self._nameless():
-            return self.loss_alone(model, batch, self.crafted(model, batch))
+            crafted = self.crafted(model, batch)
+            if first:
+                self._check_crafted(crafted)
+            return self.loss_alone(model, batch, crafted)
 
     def check(self, model: Model, inputs: Tensor, labels: Tensor) -> None:
         """Raise unless a batch in a loop of one's own can be trained on: one forward pass, host synchronisation.
@@ -158,6 +162,9 @@ class Method(ABC, Generic[Crafted]):
 
     def check_settings(self) -> None:
         """Raise or warn where settings do not suit a loop of one's own, e.g. a radius larger than the bounds allow."""
+
+    def _check_crafted(self, crafted: Crafted) -> None:
+        """Warn where there is nothing to train on in what the first call in a loop of one's own has crafted."""
 
     def _check_size(self, inputs: Tensor) -> None:
         if len(inputs) == 0:

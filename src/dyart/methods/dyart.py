@@ -35,6 +35,7 @@ from dyart.boundary.validation import Bounds, as_bounds
 from dyart.data.loader import Batch
 from dyart.data.ranks import Shard, gathered
 from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register
+from dyart.methods.idle import why_idle
 from dyart.methods.step_count import COUNTS, StepCount
 from dyart.methods.trades import check_weight
 from dyart.methods.ways import Ways
@@ -241,6 +242,11 @@ class DyART(Method[BoundaryPoints]):
                 "which examples these are and when an epoch begins",
                 stacklevel=4,
             )
+
+    def _check_crafted(self, crafted: BoundaryPoints) -> None:
+        """Warn where no margin takes part: of a loss that is the clean one alone, only ``used`` would tell."""
+        if self.lam and (words := why_idle(crafted, self.kept(crafted), self.r0)) is not None:
+            warnings.warn(words, stacklevel=3)
 
     def craft(self, model: Model, batch: Batch) -> BoundaryPoints:
         """Return the boundary points: ``steps`` forward and backward passes, a forward pass more for a warm start."""
