@@ -13,7 +13,7 @@ from torch import Tensor
 from dyart import DyART
 from dyart.attacks.pgd import per_row
 from dyart.boundary.margins import boundary_value
-from dyart.boundary.model import Model, logits_of
+from dyart.boundary.model import Model
 from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.problem import Problem
 from dyart.data import draws
@@ -61,35 +61,15 @@ class RandomStart(DyART):
         start_radius: half the width of the cube.
         lam: weight of the margin term.
         steps: of the search.
-        kl: weight of a divergence, as in DyART.
-        kl_radius: its place.
     """
 
-    def __init__(
-        self,
-        start_radius: float = 8 / 255,
-        lam: float = 250.0,
-        steps: int = 8,
-        kl: float = 0.0,
-        kl_radius: float | None = None,
-    ) -> None:
-        super().__init__(lam=lam, steps=steps, kl=kl, kl_radius=kl_radius)
+    def __init__(self, start_radius: float = 8 / 255, lam: float = 250.0, steps: int = 8) -> None:
+        super().__init__(lam=lam, steps=steps)
         self.start_radius = start_radius
 
     def _begin(self, problem: Problem, batch: Batch) -> tuple[Tensor, bool | Tensor] | None:
         drawn = draws.uniform(start_key(batch, "dyart"), batch.index, problem.origin.shape[1:])
         return problem.into_box(problem.origin + self.start_radius * (2 * drawn - 1)), False
-
-
-class NearStatistics(DyART):
-    """DyART, with its settings, whose BatchNorm sees inputs in the place of boundary points beyond r0."""
-
-    def _logits(self, model: Model, points: BoundaryPoints, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        aside = None if self.kl_radius is None else self._aside(points, self.kl_radius)
-        seen = torch.where(per_row(points.margin < self.r0, inputs), points.points, inputs)
-        parts = [part for part in (seen, aside, inputs) if part is not None]
-        logits = logits_of(model(torch.cat(parts))).split(len(inputs))
-        return logits[0], logits[-1], None if aside is None else logits[1]
 
 
 class ScaleFree(DyART):
