@@ -92,6 +92,19 @@ def test_models_that_detach_their_input_are_told_so_too(call):
         call(lambda x: model(x.detach()), examples(), classes())
 
 
+@both
+@pytest.mark.parametrize("change", [lambda x: x.sub_(0.5), lambda x: x[:, 1:].relu_()], ids=["mean", "part of it"])
+def test_models_that_change_their_inputs_are_told_so(call, change):
+    model = Counting()
+
+    def changing(x: Tensor) -> Tensor:
+        change(x)
+        return model(x)
+
+    with pytest.raises(ValueError, match=r"changes its inputs in place.*x = x - mean.*x = x\.clone\(\)"):
+        call(changing, examples(), classes())
+
+
 @pytest.mark.parametrize("wrap", [lambda z: SimpleNamespace(logits=z), lambda z: z], ids=[".logits", "tensor"])
 def test_hugging_face_like_outputs_work(wrap):
     direct = search(Counting(), examples(), classes(), tol=1e-4)

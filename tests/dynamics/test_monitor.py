@@ -230,8 +230,15 @@ def test_a_new_monitor_begins_the_file_anew_and_a_resumed_one_goes_on(tmp_path):
     assert path.read_text() == whole
     another = make_monitor(path=path)
     assert path.read_text() == whole  # until there is something to write
-    train(trained(), 5, another)
+    with pytest.warns(UserWarning, match=r"had observations of an earlier training: they are in .*jsonl.before now"):
+        train(trained(), 5, another)
     assert [record["step"] for record in read_metrics(path)] == [5]
+    assert path.with_name("monitor.jsonl.before").read_text() == whole
+
+
+def test_a_folder_is_no_file_to_write_to(tmp_path):
+    with pytest.raises(ValueError, match=r"is a folder: name a file in it, e.g. .*monitor.jsonl"):
+        make_monitor(path=tmp_path)
 
 
 def test_what_was_never_written_can_be_resumed(tmp_path):
@@ -275,8 +282,9 @@ def test_the_radius_may_be_a_fraction_and_is_not_in_pixels():
 
 def test_a_step_outside_is_mentioned_once():
     model, monitor = trained(), make_monitor(every=1)
-    with pytest.warns(UserWarning, match=r"nothing moved.*optimizer\.step\(\)"), monitor.watching(model):
+    with pytest.warns(UserWarning, match=r"nothing moved.*optimizer\.step\(\)") as said, monitor.watching(model):
         pass
+    assert said[0].filename == __file__, "the caller's line"
     with monitor.watching(model):  # no second warning, which would be an error here
         pass
 

@@ -129,11 +129,12 @@ def test_a_one_logit_model_is_told_how_to_be_wrapped():
         (lambda x: (linear(x), None), "outputs", True, "tuple"),
         (lambda x: linear(x)[:-1], "outputs", True, "rows"),
         (lambda x: x @ torch.ones(7, 5), "outputs", True, "fails on inputs of shape 6"),
+        (lambda x: linear(x.sub_(0.5)), "outputs", True, "changes its inputs in place"),
     ],
-    ids=["probabilities", "log-probabilities", "sigmoid", "nan", "constant", "tuple", "rows", "shape"],
+    ids=["probabilities", "log-probabilities", "sigmoid", "nan", "constant", "tuple", "rows", "shape", "in place"],
 )
 def test_outputs_that_are_no_logits(model, kind, fatal, word):
-    only(found(model), kind, fatal, word)
+    only(found(model, X.clone()), kind, fatal, word)
 
 
 def test_train_mode_is_said_where_it_matters():

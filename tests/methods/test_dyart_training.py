@@ -239,6 +239,8 @@ def test_training_raises_the_smallest_margins(norm):
         ({"steps": 2.5}, r"steps must be an integer.*2\.5"),
         ({"lam": -1.0}, r"lam must be at least 0.*-1"),
         ({"lam": float("nan")}, r"lam must be at least 0.*nan"),
+        ({"lam": "a"}, r"lam must be at least 0.*'a'"),
+        ({"r0": "8/255"}, r"r0 must be a positive, finite number, got '8/255': write it without quotes"),
         ({"alpha": -1.0}, r"alpha must be.*-1"),
         ({"r0": 0.0}, r"r0 must be positive.*0\.0"),
     ],

@@ -18,6 +18,9 @@ BY_DISTANCE: dict[Norm, int] = {"linf": 2, "l2": 2, "l1": 1}
 # For p = 1 a search begins this far beside the input in every coordinate, in widths of the box: what the gradient at
 # the input itself shows of single coordinates changes on the first step. Found with the schedule for p = 1.
 BESIDE = 0.007
+# A box that is more times as wide as an example's own values lie apart says nothing about them. Without one that does,
+# no coordinate is taken to reach farther than that many times its value: features may have units of their own.
+GENEROUS = 10.0
 
 
 class Rivals(NamedTuple):
@@ -88,7 +91,9 @@ def _beside(problem: Problem) -> Tensor:
         bits = (bits + 1) * factor % 2**32
         bits = bits ^ (bits >> 15)
     signs = torch.where(bits % 2 == 0, -1.0, 1.0).to(origin.dtype)
-    return problem.into_box(origin + BESIDE * _extent(problem) * signs)
+    span = _span(problem)
+    width = torch.where(span.isfinite(), span, torch.minimum(_spread(problem), GENEROUS * origin.abs()))
+    return problem.into_box(origin + BESIDE * width * signs)
 
 
 def distance_from_input(problem: Problem) -> Tensor:
@@ -144,8 +149,21 @@ def _draw(seed: int, restart: int, index: int, size: int) -> Tensor:
 
 
 def _extent(problem: Problem) -> Tensor:
-    size = problem.origin.abs().amax(dim=1, keepdim=True).clamp(min=1)
+    """Return the width to think in, of every coordinate: that of the box, or the spread of an example's own values."""
+    spread, span = _spread(problem), _span(problem)
+    return torch.where(span.isfinite(), span, spread)
+
+
+def _spread(problem: Problem) -> Tensor:
+    """Return how far the values of an example lie apart, ``[N, 1]``; of equal ones their size, 1 of zeros."""
+    origin = problem.origin
+    spread, size = origin.amax(dim=1) - origin.amin(dim=1), origin.abs().amax(dim=1)
+    return torch.where(spread > 0, spread, torch.where(size > 0, size, 1.0))[:, None]
+
+
+def _span(problem: Problem) -> Tensor:
+    """Return the widths of the box, inf where it says nothing about the data: there is none, or a generous one."""
     if problem.low is None or problem.high is None:
-        return size
+        return torch.full_like(problem.origin[:, :1], torch.inf)
     span = problem.high - problem.low
-    return torch.where(span.isfinite(), span, size)
+    return torch.where(span <= GENEROUS * _spread(problem), span, torch.inf)

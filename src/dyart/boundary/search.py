@@ -95,7 +95,8 @@ def closest_boundary_points(
         rivals: how many other classes, likeliest first, are compared at the input for the one to aim at. 1: no
             comparison; the first search follows the largest rival, whichever that is, others aim at the likeliest.
         start: where the first search starts. None: at the input; for ``"l1"``, where rivals are compared, 0.7 % of the
-            box beside it, and they are compared there. A tensor like ``inputs``: at these points, e.g. the ones found
+            box beside it (without one that fits the data, of the spread of an example's own values, at most 7 % of
+            each), and they are compared there. A tensor like ``inputs``: at these points, e.g. the ones found
             before the last change of the model; the search stays near them and follows the largest rival, no rivals
             are compared unless further restarts need it (they are the searches without a start, one fewer), and a
             start across the boundary is never traded for a farther point. ``"random"``: at a random point half as far

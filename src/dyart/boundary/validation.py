@@ -16,6 +16,10 @@ Bounds = tuple[Bound, Bound] | None
 Start = Tensor | Literal["random"] | None
 
 RANGE_TOLERANCE = 1e-6
+IN_PLACE = (
+    "the model changes its inputs in place, as x.sub_(mean) or a first nn.ReLU(inplace=True) does: the same inputs are "
+    "needed again. Write x = x - mean, or begin its forward pass with x = x.clone()"
+)
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
@@ -27,7 +31,8 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 def check_positive(name: str, value: float) -> None:
     """Raise unless ``value`` is a positive, finite number."""
     if not isinstance(value, numbers.Real) or value == math.inf:
-        raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
+        hint = ": write it without quotes" if isinstance(value, str) and "/" in value else ""
+        raise ValueError(f"{name} must be a positive, finite number, got {value!r}{hint}")
     if not value > 0:
         raise ValueError(f"{name} must be positive, got {value}")
 
@@ -202,15 +207,28 @@ def _as_tensor(bound: Bound, inputs: Tensor) -> Tensor:
 
 
 def first_logits(model: Model, inputs: Tensor) -> Tensor:
-    """Return the logits of ``inputs``, without gradients; a failure says if model and inputs do not match."""
+    """Return the logits of ``inputs``, without gradients; a failure says if model and inputs do not match.
+
+    Raises:
+        ValueError: the model changes its inputs.
+    """
+    before = version_of(inputs)
     try:
         with torch.no_grad():
-            return logits_of(model(inputs))
+            logits = logits_of(model(inputs))
     except RuntimeError as error:
         hint = _mismatch(model, inputs) or _single(model, inputs)
         if hint is not None:
             error.add_note(hint)
         raise
+    if version_of(inputs) != before:
+        raise ValueError(IN_PLACE)
+    return logits
+
+
+def version_of(inputs: Tensor) -> int:
+    """Return a number that grows whenever a tensor is changed in place, also through a view of it."""
+    return 0 if inputs.is_inference() else inputs._version
 
 
 def _single(model: Model, inputs: Tensor) -> str | None:

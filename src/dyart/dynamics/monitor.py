@@ -81,7 +81,7 @@ class BoundaryMonitor:
         boundary: ``"exact"`` or ``"soft"``.
         beta: inverse temperature of the soft boundary.
         path: a file to write observations to, one line of JSON each (``monitor.jsonl``); begun anew by the first
-            observation, unless ``resume`` was called.
+            observation, unless ``resume`` was called: an earlier one is kept beside it, as ``monitor.jsonl.before``.
         index: names of the examples, for the file; None: their places.
         batch_size: examples per pass; None: all at once.
         record: on a GPU, record the searches as CUDA graphs and replay them: several times as fast for a network of
@@ -126,6 +126,8 @@ class BoundaryMonitor:
         self.index, self.every, self.radius = names, int(every), float(radius)
         self.search = Search(norm, boundary, float(beta), bounds, int(steps), int(follow_steps), batch_size)
         self.path = None if path is None else Path(path)
+        if self.path is not None and self.path.is_dir():
+            raise ValueError(f"path={str(path)!r} is a folder: name a file in it, e.g. {self.path / 'monitor.jsonl'}")
         self.observations: list[Observation] = []
         """All so far, oldest first."""
         self.step = 0
@@ -153,7 +155,7 @@ class BoundaryMonitor:
         except BaseException:
             self._begun = None
             raise
-        self.after()
+        self._observe(stacklevel=4)
 
     def before(
         self,
@@ -182,6 +184,9 @@ class BoundaryMonitor:
 
     def after(self) -> Observation | None:
         """Take note that the step is done; return its observation, if it is observed."""
+        return self._observe(stacklevel=3)
+
+    def _observe(self, stacklevel: int) -> Observation | None:
         if self._begun is None:
             raise RuntimeError("after() without before(): call before(model) first, or use `with watching(model):`")
         begun, self._begun = self._begun, None
@@ -191,7 +196,8 @@ class BoundaryMonitor:
         inputs, labels = self._meet(begun.module) if begun.probe is None else begun.probe
         recorded = self._searches(begun.module, inputs, labels)
         if not self.observations and _same(begun.weights, weights_of(begun.module)):
-            warnings.warn("nothing moved in the step that was watched: is optimizer.step() inside?", stacklevel=3)
+            words = "nothing moved in the step that was watched: is optimizer.step() inside?"
+            warnings.warn(words, stacklevel=stacklevel)
         moved = movement(begun.module, begun.weights, inputs, labels, self.search, recorded)
         observation = summarise(moved, self.radius, begun.step, begun.epoch)
         self._write(observation, fixed=begun.probe is None)
@@ -257,12 +263,22 @@ class BoundaryMonitor:
         if self.path is None:
             return
         if self._file is None:
+            self._keep_earlier()
             self._file = self._opened(0)
         record = observation.record()
         if not self._file.lines:
             record |= {"settings": {"probe": "fixed" if fixed else "of every step", **self._settings()}}
             record |= {"index": self.index} if fixed else {}
         self._file.write(record)
+
+    def _keep_earlier(self) -> None:
+        """Move a file of observations, which nobody asked to go on with, out of the way."""
+        assert self.path is not None
+        if not self.path.is_file() or not read_metrics(self.path):
+            return
+        before = self.path.with_name(f"{self.path.name}.before")
+        self.path.replace(before)
+        warnings.warn(f"{self.path} had observations of an earlier training: they are in {before} now", stacklevel=4)
 
     def _opened(self, lines: int) -> MetricsFile:
         assert self.path is not None

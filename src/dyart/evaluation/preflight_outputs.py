@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dyart.boundary.model import Model, logits_of
+from dyart.boundary.validation import IN_PLACE, version_of
 from dyart.evaluation.findings import Finding
 
 # Rounding differs with the batch and from run to run on a GPU: what differs by less than this share of the spread of
@@ -40,7 +41,7 @@ def _training_layers(model: Model) -> Iterator[nn.Module]:
 
 def read_outputs(model: Model, inputs: Tensor, batch_size: int) -> Tensor | Finding:
     """Return the logits ``[N, K]`` in float32 or better, or why there are none."""
-    parts = []
+    parts, before = [], version_of(inputs)
     try:
         with torch.no_grad():
             for part in inputs.split(batch_size):
@@ -51,6 +52,8 @@ def read_outputs(model: Model, inputs: Tensor, batch_size: int) -> Tensor | Find
         shape = "x".join(map(str, inputs.shape[1:]))
         words = f"the model fails on inputs of shape {shape}, {inputs.dtype} on {inputs.device}: {_first_line(error)}"
         return Finding("outputs", f"{words}; check that it fits the data, and that both are on one device", True)
+    if version_of(inputs) != before:
+        return Finding("outputs", IN_PLACE, True)
     logits = torch.cat(parts)
     if len(logits) != len(inputs):
         words = (

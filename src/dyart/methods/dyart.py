@@ -147,8 +147,7 @@ class DyART(Method[BoundaryPoints]):
         validation.check_count("steps", steps, 2)
         if adaptive_steps and steps > COUNTS[-1]:
             raise ValueError(f"adaptive_steps takes at most {COUNTS[-1]} steps, got steps={steps}: begin with fewer")
-        if not lam >= 0:
-            raise ValueError(f"lam must be at least 0, got {lam}")
+        check_weight("lam", lam)
         exponential = ExponentialCost(alpha, r0)
         if cost is not None:
             check_cost(cost, r0)

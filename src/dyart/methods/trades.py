@@ -9,6 +9,7 @@ ones: the same loss and gradient, but BatchNorm's running statistics see them tw
 """
 
 import math
+import numbers
 
 import torch
 import torch.nn.functional as F
@@ -128,5 +129,5 @@ def smoothed_loss(logits: Tensor, batch: Batch, smoothing: float) -> Tensor:
 
 def check_weight(name: str, value: float) -> None:
     """Raise unless ``value``, the weight of a part of a loss, is finite and not negative."""
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be at least 0 and finite, got {value}")
+    if not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be at least 0 and finite, got {value!r}")
