@@ -38,6 +38,14 @@ def test_the_divergence_of_every_example():
     assert (kl_divergence(other, clean) - wanted).abs().max() > 0.01
 
 
+def test_a_class_that_is_masked_out_has_no_part():
+    clean, other = (4 * uniform((COUNT, CLASSES), seed).double() for seed in (3, 4))
+    masked = [torch.cat([part, torch.full((COUNT, 1), -torch.inf)], dim=1).requires_grad_() for part in (clean, other)]
+    found = kl_divergence(*masked)
+    torch.testing.assert_close(found, kl_divergence(clean, other))
+    assert all(part.isfinite().all() for part in torch.autograd.grad(found.sum(), masked))
+
+
 def test_it_is_zero_with_zero_gradient_at_equal_logits():
     logits = uniform((COUNT, CLASSES), 3).double().requires_grad_()
     value = kl_from(logits)(logits, LABELS)

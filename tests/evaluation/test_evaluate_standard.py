@@ -174,3 +174,17 @@ def test_without_the_authors_package_auto_pgd_runs(monkeypatch, attack, norm, ru
         return
     result = dyart.evaluate(model, x, y, attack=attack, **options)
     assert 0 < result.resisting[str(RADIUS[norm])].sum() < len(x)
+
+
+def test_an_input_whose_label_ties_is_attacked():
+    """As by the authors: its class is argmax, the first of equal logits, and not the last in order."""
+    x = torch.rand(4, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    x[:, 0, 0, 0], y = 0.5, torch.zeros(4, dtype=torch.long)
+
+    def model(x):
+        first, none = x[:, 0, 0, 0] - 0.5, 0 * x.flatten(1).sum(dim=1)
+        return torch.stack([none, first, none - 1, none - 2], dim=1)
+
+    assert (model(x).argmax(dim=1) == y).all()
+    found = standard.run("apgd-ce", model, x, y, torch.full((4,), 0.1), norm="linf", classes=4, seed=0)
+    assert (model(found).argmax(dim=1) != y).all()

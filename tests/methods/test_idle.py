@@ -41,7 +41,7 @@ def test_a_batch_with_margins_is_not_warned_of():
     [
         (Steps(-4.0), {"r0": 0.5}, "no example lies inside its class's boundary. Begin with a network"),
         (Steps(4.0), {"r0": 0.05}, "of 32 examples inside their class none has a boundary point below r0=0.05"),
-        (Steps(4.0, jump=True), {"r0": 0.5}, "32 boundary points lie below r0, and none is good enough"),
+        (Steps(4.0, jump=True), {"r0": 0.5}, "32 boundary points lie below r0, 0 of them good enough"),
     ],
 )
 def test_why_there_is_nothing_to_raise_is_said(model, settings, words):
@@ -52,7 +52,7 @@ def test_why_there_is_nothing_to_raise_is_said(model, settings, words):
 
 def test_it_is_said_at_the_first_call_alone_and_only_where_margins_have_a_weight():
     objective = dyart.DyART(lam=2.0, r0=0.05)
-    with pytest.warns(UserWarning, match="no margin of the first batch"):
+    with pytest.warns(UserWarning, match="in the first batch 0 of 32 examples"):
         objective(Steps(4.0), INPUTS, LABELS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

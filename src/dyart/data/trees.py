@@ -115,23 +115,6 @@ class TarTree:
         return f"{self.path} ({name})"
 
 
-class Joined:
-    """Several trees as one."""
-
-    def __init__(self, trees: Sequence[Tree]) -> None:
-        """Join them; where two hold the same name the first counts."""
-        self.home = {name: tree for tree in reversed(trees) for name in tree.names}
-        self.names = sorted(self.home)
-
-    def read(self, name: str) -> bytes:
-        """Return the content of one file."""
-        return self.home[name].read(name)
-
-    def where(self, name: str) -> str:
-        """Return the file's place in words."""
-        return self.home[name].where(name)
-
-
 def open_tree(path: Path) -> Tree:
     """Return what a path holds: a folder, the inside of a zip or tar, or the file itself."""
     with explain_unreadable(path):

@@ -157,9 +157,10 @@ class Batch:
     def _begin(self) -> tuple[Tensor, Tensor]:
         """Return the examples to attack and their classes by rising logit, and set the seed."""
         with torch.no_grad():
-            order = self.model(self.x).sort(dim=1)[1]
+            logits = self.model(self.x)
         torch.manual_seed(self.seed)
-        return (order[:, -1] == self.y).nonzero()[:, 0], order
+        # Not the last in order: of equal logits that is another one than argmax.
+        return (logits.argmax(dim=1) == self.y).nonzero()[:, 0], logits.sort(dim=1)[1]
 
 
 def against(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:

@@ -86,7 +86,8 @@ def evaluate(
 
     The accuracies are upper bounds of the true ones: an attack that fails proves nothing. Every point that counts as an
     adversarial example was verified on the model itself, in eval mode and in plain float32 (no TF32, no autocast), at
-    its own distance: it counts at every radius from there on.
+    its own distance: it counts at every radius from there on. (An input whose label ties with another class is on the
+    boundary as it is, at distance 0.)
 
     By default each example is attacked in full at one radius, the largest below the closest boundary point that a
     search finds first; if it resists there, it is taken to resist at smaller radii. Such verdicts are marked and

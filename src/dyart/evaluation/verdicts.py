@@ -80,8 +80,9 @@ class Verdicts:
     """By attack: a ``Status`` for every example and radius, int8 ``[N, R]``."""
     distance: Mapping[str, Floats]
     """By attack: how far the point is that it found when it was tried at this radius, ``[N, R]``; inf where it found
-    none. Every such point was classified otherwise than labelled by the user's own model in plain float32. A distance
-    beyond the radius belongs to a status of ``RESISTED``: it counts at larger radii."""
+    none. Every such point was classified otherwise than labelled by the user's own model in plain float32; an input
+    whose label ties with another class lies on the boundary as it is, at distance 0. A distance beyond the radius
+    belongs to a status of ``RESISTED``: it counts at larger radii."""
     margin: Floats
     """Distance of the closest boundary point that the search found, ``[N]``; nan where there is none, or no search."""
     value: Floats

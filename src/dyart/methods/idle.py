@@ -5,10 +5,11 @@ from torch import Tensor
 from dyart.boundary.points import BoundaryPoints
 
 FEW = 32  # examples: of a smaller batch none may be near by chance
+GOOD = 0.2  # the share of the points below r0 that must be good enough
 
 
 def why_idle(points: BoundaryPoints, kept: Tensor, r0: float) -> str | None:
-    """Return in words why no margin of a batch takes part, and what to do; None where one does. Host synchronisation.
+    """Return in words why hardly any margin of a batch takes part, and what to do, or None. Host synchronisation.
 
     None for a small batch, too.
 
@@ -18,22 +19,25 @@ def why_idle(points: BoundaryPoints, kept: Tensor, r0: float) -> str | None:
         r0: margins beyond it cost nothing.
     """
     near = points.found & (points.margin < r0)
-    if len(points) < FEW or bool((kept & near).any()):
+    used, below = int((kept & near).sum()), int(near.sum())
+    if len(points) < FEW or used > GOOD * below:
         return None
-    nothing = "no margin of the first batch takes part, and the clean loss is trained on alone: "
+    shown = (
+        f"in the first batch {used} of {len(points)} examples have a margin that takes part, others the clean loss: "
+    )
     inside = int(points.inside.sum())
     if not inside:
-        return nothing + (
+        return shown + (
             "no example lies inside its class's boundary. Begin with a network that classifies well already, e.g. "
             "after some epochs on the clean loss"
         )
-    if not bool(near.any()):
-        return nothing + (
+    if not below:
+        return shown + (
             f"of {inside} examples inside their class none has a boundary point below r0={r0:.4g}. r0 is a distance in "
             "the units of the inputs, usually twice the radius to be robust at"
         )
     size = float(points.value[near].abs().median())
-    return nothing + (
-        f"{int(near.sum())} boundary points lie below r0, and none is good enough (|Phi| there is {size:.2g}; `keep` "
-        "takes 0.1 at most). Logits as steep as these need more steps; keep='found' takes all points"
+    return shown + (
+        f"{below} boundary points lie below r0, {used} of them good enough (the median of |Phi| there is {size:.2g}; "
+        "good is 0.1 at most). Logits as large as these need more steps, or keep='found', which takes all points"
     )

@@ -32,6 +32,7 @@ from dyart.boundary.validation import Bounds
 from dyart.data.loader import Batch
 from dyart.data.ranks import gathered
 from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register, start_key
+from dyart.methods.trades import clean_and_adversarial
 
 # The bisection looks a little beyond the hinge, to tell the margins that are as large from those that are not.
 CAP = 1.05
@@ -192,10 +193,7 @@ class MMA(Method[Margins]):
     def _logits(self, model: Model, inputs: Tensor, points: Tensor) -> tuple[Tensor | None, Tensor]:
         if self.clean == 0:
             return None, logits_of(model(points))
-        if not self.joint:
-            return logits_of(model(inputs)), logits_of(model(points))
-        both = logits_of(model(torch.cat([inputs, points])))
-        return both[: len(inputs)], both[len(inputs) :]
+        return clean_and_adversarial(model, inputs, points, self.joint)
 
 
 def _losses(logits: Tensor, batch: Batch) -> Tensor:
