@@ -37,6 +37,7 @@ def test_one_table_with_every_recipe_and_paired_differences(compared):
     assert [run["seed"] for run in rows[0]["runs"]] == [0, 1]
     shares = [100 * run["clean"] for run in rows[0]["runs"]]
     assert f"| {RECIPES[0]} " in text
+    assert "| epochs | s/epoch |" in text
     assert f"{np.mean(shares):.1f} ± {(max(shares) - min(shares)) / 2:.1f}" in text
 
 

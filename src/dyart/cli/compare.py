@@ -30,6 +30,8 @@ class Entry:
     """All seeds of one recipe."""
 
     recipe: str
+    epochs: str
+    """Of the burn-in, if there is one, and of the method."""
     measured: list[dict[str, Any]]
     flags: list[dict[str, np.ndarray]]
 
@@ -73,7 +75,8 @@ def _entry(recipe: str, options: argparse.Namespace) -> Entry:
         measured.append({"seed": seed, **json.loads((folder / FILE).read_text(encoding="utf-8"))})
         with np.load(folder / FLAGS, allow_pickle=False) as stored:
             flags.append({name: stored[name] for name in stored.files})
-    return Entry(recipe, measured, flags)
+    burn_in, epochs = config.train.burn_in, config.train.epochs
+    return Entry(recipe, f"{burn_in} + {epochs}" if burn_in else str(epochs), measured, flags)
 
 
 def _run(config: Config, folder: Path) -> None:
@@ -100,8 +103,11 @@ def _table(entries: list[Entry]) -> list[str]:
     if any(list(flags) != columns for entry in entries for flags in entry.flags):
         raise RecipeError("the recipes are measured at different radii: give them the same --eval.radii")
     _check_alike([one for entry in entries for one in entry.measured])
-    head = ["recipe", *columns, "s/epoch"]
-    rows = [[entry.recipe, *(entry.spread(c) for c in columns), f"{_seconds(entry):.1f}"] for entry in entries]
+    head = ["recipe", *columns, "epochs", "s/epoch"]
+    rows = [
+        [entry.recipe, *(entry.spread(column) for column in columns), entry.epochs, f"{_seconds(entry):.1f}"]
+        for entry in entries
+    ]
     first = entries[0]
     lines = [
         f"Test accuracy in %, {len(first.flags)} seed(s): mean ± half the range. {first.measured[0]['attack']}.",
@@ -112,7 +118,7 @@ def _table(entries: list[Entry]) -> list[str]:
         seeds = "; ± half the range over the seeds" if len(first.flags) > 1 else ""
         lines += ["", f"Points more than {first.recipe}, with 95 % intervals over the examples{seeds}:", ""]
         gains = [[e.recipe, *(_gain(_column(first, c), _column(e, c)) for c in columns)] for e in entries[1:]]
-        lines += _aligned([head[:-1], *gains])
+        lines += _aligned([["recipe", *columns], *gains])
     return lines
 
 
