@@ -92,6 +92,26 @@ def precision() -> str:
     return grid(["precision", "ends", "found, %", "(a), %", "(b), %", "both, %", "distance over reference"], rows)
 
 
+def kl_precision() -> str:
+    """Return the divergence that TRADES' attack reaches in half precision beside float32."""
+    records = _records("kl_precision")
+    plain = {(one["start"], one["steps"]): one["kl"] for one in records if one["precision"] == "fp32"}
+    rows = [
+        [
+            one["start"],
+            str(one["steps"]),
+            f"{plain[one['start'], one['steps']]:.3f}",
+            f"{one['kl']:.3f}",
+            f"{one['difference']:+.3f} ± {one['error']:.3f}",
+            f"{100 * one['first_step']:.0f}",
+        ]
+        for one in records
+        if one["precision"] != "fp32"
+    ]
+    head = ["start", "steps", "KL, float32", "KL, bfloat16", "difference", "signs of the first step as in float32, %"]
+    return grid(head, rows)
+
+
 def cpu_steps() -> str:
     """Return the demo network's steps on a CPU."""
     records = _records("steps_cpu")
@@ -112,6 +132,7 @@ def cpu_range() -> str:
 MAKERS: dict[str, Callable[[], str]] = {
     "ablation": ablation,
     "precision": precision,
+    "kl-precision": kl_precision,
     "plain-search": plain_search,
     "released": released,
     "steps-cpu": cpu_steps,
