@@ -129,7 +129,7 @@ def _dynamics_and_page(console: "Console", folder: Path, device: str, quick: boo
     count, steps = (QUICK[1], 10) if quick else SPEEDS
     words = ["dynamics", *runs, "--count", str(count), "--steps", str(steps), "--out", str(folder), "--device", device]
     for command in (words, ["report", *runs, "--title", "The dyart demo: AT and DyART on Fashion-MNIST"]):
-        console.print(f"\n$ dyart {shlex.join(command)}", markup=False)
+        console.print(f"\n$ dyart {shlex.join(command)}", markup=False, soft_wrap=True)  # to be pasted
         if main(command):
             raise RunError(f"`dyart {command[0]}` did not work: its message is above; the runs are in {folder}")
 
