@@ -145,7 +145,7 @@ def test_a_value_of_the_wrong_type_is_named_with_its_key(key, value):
         ("--method.r0 0", "r0 must be positive, got 0"),
         ("--method.r0 -8/255", "r0 must be positive, got -8/255"),
         ("--method.alpha -1", "alpha"),
-        ("--method.lam -1", "lam must be at least 0, got -1"),
+        ("--method.lam -1", "lam must be at least 0 and finite, got -1"),
         ("--method.steps 1", "steps must be an integer of at least 2, got 1"),
         ("--train.epochs 0", "train.epochs must be at least 1, got 0"),
         ("--train.batch_size 256 --train.accumulate 3", "train.accumulate 3 does not divide train.batch_size 256"),

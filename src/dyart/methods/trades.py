@@ -129,5 +129,7 @@ def smoothed_loss(logits: Tensor, batch: Batch, smoothing: float) -> Tensor:
 
 def check_weight(name: str, value: float) -> None:
     """Raise unless ``value``, the weight of a part of a loss, is finite and not negative."""
-    if not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be at least 0 and finite, got {value!r}")
+    if not isinstance(value, numbers.Real):
+        raise ValueError(f"{name} must be at least 0 and finite, got {value!r}, which is no number")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be at least 0 and finite, got {value}")
