@@ -30,7 +30,6 @@ from dyart.boundary.progress import Counter, Progress
 from dyart.boundary.solvers import SOLVERS, apgd
 from dyart.boundary.validation import Bounds, Start, as_bounds
 
-ENOUGH = 16  # examples, to judge a model by how many of them have a point
 Divide: TypeAlias = Callable[[Sequence[Callable[[], Any]]], Iterable[Any]]
 
 
@@ -173,13 +172,6 @@ def closest_boundary_points(
             best = best.insert(chunk, Best(*(tensor.to(inputs.device) for tensor in solved)))
             cost = Passes(max(cost.forward, spent.forward), max(cost.backward, spent.backward))
         correct = logits.argmax(dim=1) == labels
-        if validate and len(rows) >= ENOUGH and (found := int(best.found.sum())) < len(rows) / 2:
-            warnings.warn(
-                f"boundary points were found for {found} of the {len(rows)} examples that were searched from. More "
-                "steps may help; or the model may be random (dropout that stays on in eval mode), without slope, "
-                "or of one class within all bounds: dyart.evaluate looks for these before it attacks",
-                stacklevel=2,
-            )
         return assemble(whole, bounds, best, input_value, correct, cost, solver, signed)
 
 
