@@ -46,7 +46,7 @@ Statistics = Literal["batch", "running"]
 KEEP: tuple[Keep, ...] = get_args(Keep)
 STATISTICS: tuple[Statistics, ...] = get_args(Statistics)
 # Of Newton's method in a projection: a fixed number needs no host synchronisation. For p = inf two mostly end short of
-# the plane by less than a thousandth of the way, which the overshoot makes up for; for p = 2 they would by a tenth.
+# the plane by less than a thousandth of the way, which the overshoot makes up for; for p = 2 they may by a tenth.
 PROJECTION_ROUNDS: dict[Norm, int] = {"linf": 2, "l2": 4, "l1": 2}
 QUANTILES = (10, 50, 90)
 
