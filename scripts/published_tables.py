@@ -7,6 +7,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from functools import cache, partial
 from pathlib import Path
 from statistics import mean, stdev
@@ -183,7 +184,19 @@ def winners(name: str) -> str:
         return f"\nWhich method is best at which radius: {NOT_YET}.\n"
     words = ", ".join(f"{_best(found, column)} at {column}" for column in group.radii)
     without = f" (without {', '.join(lacking)}: {NOT_YET})" if lacking else ""
-    return f"\nHighest mean among the paper's methods: {words}{without}.\n"
+    whole = {label: over_radii(records, group.radii) for label, records in found.items()}
+    ranked = ", ".join(f"{label} {whole[label]:.1f}" for label in sorted(whole, key=whole.__getitem__, reverse=True))
+    return (
+        f"\nHighest mean among the paper's methods: {words}{without}.\n\nMean accuracy over all radii from 0 to "
+        f"{group.radii[-1]}, straight between those measured, in per cent: {ranked}.\n"
+    )
+
+
+def over_radii(records: Sequence[Mapping[str, Any]], radii: Sequence[str]) -> float:
+    """Return the mean accuracy over all radii from 0 to the last, by trapezoids: the mean margin up to it, as a share."""
+    places = [0.0, *(float(Fraction(radius)) for radius in radii)]
+    heights = [mean(values_of(records, column)) for column in (CLEAN, *radii)]
+    return float(np.trapezoid(heights, places) / places[-1])
 
 
 def differences(name: str) -> str:
