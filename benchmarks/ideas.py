@@ -54,6 +54,36 @@ class Aside(DyART):
         return super()._logits(model, points, inputs)
 
 
+class Friendly(DyART):
+    """DyART whose divergence is taken just beyond the boundary, as FAT-TRADES does, instead of at one distance for all.
+
+    Its place is on the way to the boundary point, ``beyond`` further than that or ``kl_radius`` away, whichever is nearer;
+    of examples without a point, ``beyond`` down the slope.
+
+    Args:
+        kl: weight of the divergence.
+        kl_radius: its largest distance.
+        beyond: how far past the boundary.
+        lam: weight of the margin term.
+        steps: of the search.
+    """
+
+    def __init__(
+        self,
+        kl: float = 6.0,
+        kl_radius: float = 8 / 255,
+        beyond: float = 2 / 255,
+        lam: float = 0.0,
+        steps: int = 8,
+    ) -> None:
+        super().__init__(lam=lam, steps=steps, kl=kl, kl_radius=kl_radius)
+        self.beyond = beyond
+
+    def _aside(self, points: BoundaryPoints, radius: float | Tensor) -> Tensor:
+        far = torch.where(points.found, points.margin, 0.0) + self.beyond
+        return super()._aside(points, per_row(far.clamp(max=radius), points.inputs))
+
+
 class RandomStart(DyART):
     """DyART whose search begins at a random point of a cube around the input, as PGD does: a forward pass more.
 

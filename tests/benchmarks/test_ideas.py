@@ -55,6 +55,24 @@ def test_near_points_are_moved_out_to_the_reach(batch):
     assert torch.equal(after[~near], before[~near])
 
 
+def test_friendly_points_are_just_beyond_the_boundary_or_at_the_radius(batch):
+    model = Seen()
+    plain = ideas.Aside().search(model, *batch)
+    loss, metrics = ideas.Friendly(kl_radius=0.04, beyond=0.01)(model, *batch)
+    loss.backward()
+    points, aside, _ = model.last.split(64)
+    distance = far(aside, batch[0])
+    near = plain.found & (plain.margin < 0.03)
+    assert near.any()
+    assert (plain.margin > 0.03).any()
+    assert torch.allclose(distance[near], plain.margin[near] + 0.01, atol=1e-6)
+    assert torch.allclose(distance[plain.found & ~near], torch.tensor(0.04), atol=1e-6)
+    assert torch.allclose(distance[~plain.found], torch.tensor(0.01), atol=1e-6)
+    assert torch.allclose(points[plain.found], plain.points[plain.found], atol=1e-6)
+    assert metrics["kl"] > 0
+    assert model.weight.grad.isfinite().all()
+
+
 def test_a_random_start_is_another_at_every_call_and_finds_points_as_good(batch):
     model = Seen()
     inputs, labels = batch

@@ -355,7 +355,7 @@ class DyART(Method[BoundaryPoints]):
         count = len(inputs)
         return at_crafted[:count], at_inputs, None if self.kl_radius is None else at_crafted[count:]
 
-    def _aside(self, points: BoundaryPoints, radius: float) -> Tensor:
+    def _aside(self, points: BoundaryPoints, radius: float | Tensor) -> Tensor:
         """Return points at a distance from the inputs, on the way to the boundary or, without one, down the slope."""
         way, inputs = points.displacement, points.inputs
         way = way / per_row(norm_of(way, self.norm).clamp(min=torch.finfo(way.dtype).tiny), way)
