@@ -57,8 +57,8 @@ class Aside(DyART):
 class Friendly(DyART):
     """DyART whose divergence is taken just beyond the boundary, as FAT-TRADES does, instead of at one distance for all.
 
-    Its place is on the way to the boundary point, ``beyond`` further than that or ``kl_radius`` away, whichever is nearer;
-    of examples without a point, ``beyond`` down the slope.
+    Its place is on the way to the boundary point, ``beyond`` further than that or ``kl_radius`` away, whichever is
+    nearer; of examples without a point, ``beyond`` down the slope.
 
     Args:
         kl: weight of the divergence.

@@ -193,7 +193,7 @@ def winners(name: str) -> str:
 
 
 def over_radii(records: Sequence[Mapping[str, Any]], radii: Sequence[str]) -> float:
-    """Return the mean accuracy over all radii from 0 to the last, by trapezoids: the mean margin up to it, as a share."""
+    """Return the mean accuracy over all radii from 0 to the last, by trapezoids: the mean margin up to it."""
     places = [0.0, *(float(Fraction(radius)) for radius in radii)]
     heights = [mean(values_of(records, column)) for column in (CLEAN, *radii)]
     return float(np.trapezoid(heights, places) / places[-1])
