@@ -191,3 +191,19 @@ def test_a_table_replaces_an_older_one_and_a_path_may_be_a_string(tmp_path):
     handmade().to_csv(path)
     handmade()[:2].to_csv(str(path))
     assert [row["verdict"] for row in read(path)] == VERDICTS[:2]
+
+
+def test_columns_of_one_s_own_come_last(tmp_path):
+    found = handmade()
+    speed = torch.arange(len(found)) / 10
+    found.to_csv(tmp_path / "margins.csv", columns={"speed": speed, "split": ["test"] * len(found)})
+    with (tmp_path / "margins.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[-2:] == ["speed", "split"]
+    assert [float(row["speed"]) for row in rows] == pytest.approx(speed.tolist())
+    assert {row["split"] for row in rows} == {"test"}
+    with pytest.raises(ValueError, match="'speed' has 1 examples, but there are"):
+        found.to_csv(tmp_path / "other.csv", columns={"speed": speed[:1]})
+    with pytest.raises(ValueError, match="there is a column 'margin' already"):
+        found.to_csv(tmp_path / "other.csv", columns={"margin": speed})
+    assert not (tmp_path / "other.csv").exists()

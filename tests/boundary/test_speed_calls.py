@@ -229,3 +229,74 @@ def test_arguments_in_another_order_are_explained():
     update = dyart.update_direction(model, loss=lambda: model(x).square().sum())
     with pytest.raises(TypeError, match=r"boundary_speed\(model, found, update\).*got dict and BoundaryPoints"):
         dyart.boundary_speed(model, update, found)
+
+
+class Handles(nn.Module):
+    """A layer under two names, used twice, whose weight another layer shares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Linear(6, 6, dtype=torch.float64), nn.Tanh())
+        self.stem = self.features[0]
+        self.tied = nn.Linear(6, 6, dtype=torch.float64)
+        self.tied.weight = self.stem.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.tied(torch.tanh(self.stem(self.features(x))))
+
+
+@pytest.mark.parametrize("method", [None, FORWARD, DOUBLE, CENTRAL])
+def test_a_layer_under_two_names_is_left_as_it_was(method):
+    """Torch's own functional call would leave dead tensors in it, and its optimizer without the weights."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Handles()
+    found, update = search(model, uniform(8, 6, dtype=torch.float64)), random_like(model)
+    before = dict(model.named_parameters(remove_duplicate=False))
+    assert len(before) > len(update)
+    wanted = speed_by_differences(model, found, update)
+    assert_close_to_scale(dyart.boundary_speed(model, found, update, derivative=method), wanted, 1e-5)
+    after = dict(model.named_parameters(remove_duplicate=False))
+    assert all(after[name] is parameter for name, parameter in before.items())
+
+
+def _functional(name: str, *arguments: object) -> type[nn.Module]:
+    class Norm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.full((3,), 0.4, dtype=torch.float64))
+            self.register_buffer("variance", torch.full((3,), 0.1, dtype=torch.float64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return getattr(torch, name)(x, None, None, self.mean, self.variance, False, 0.1, 1e-5, False)
+
+    return Norm
+
+
+NORMS = {
+    "BatchNorm": lambda: nn.BatchNorm2d(3, dtype=torch.float64),
+    "InstanceNorm": lambda: nn.InstanceNorm2d(3, affine=True, track_running_stats=True, dtype=torch.float64),
+    "InstanceNorm, not affine": lambda: nn.InstanceNorm2d(3, track_running_stats=True, dtype=torch.float64),
+    "torch.batch_norm": _functional("batch_norm"),
+    "torch.instance_norm": _functional("instance_norm"),
+}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_statistics_that_move_count_in_every_norm(norm):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(NORMS[norm](), nn.Flatten(), nn.Linear(12, 4, dtype=torch.float64)).eval()
+    found = search(model, uniform(8, 3, 2, 2, dtype=torch.float64))
+    update = {name: torch.full_like(b, 0.1) for name, b in model.named_buffers() if b.is_floating_point()}
+    wanted = speed_by_differences(model, found, update)
+    for method in (None, FORWARD, DOUBLE):
+        assert_close_to_scale(dyart.boundary_speed(model, found, update, derivative=method), wanted, 1e-5)
+
+
+def test_points_of_a_copy_in_another_precision_are_explained():
+    model, x = nn.Linear(3, 2), torch.rand(4, 3)
+    update = dyart.update_direction(model, loss=lambda: model(x).square().sum())
+    found = dyart.closest_boundary_points(nn.Linear(3, 2, dtype=torch.float64), x.double(), steps=5)
+    with pytest.raises(ValueError, match=r"the points are float64, the model is float32.*inputs\.to\(torch\.float32\)"):
+        dyart.boundary_speed(model, found, update)

@@ -315,3 +315,18 @@ def test_a_loss_that_was_computed_already_is_told_to_be_a_function():
     model = nn.Linear(3, 2)
     with pytest.raises(TypeError, match=r"loss=lambda: cross_entropy\(model\(x\), y\); got Tensor"):
         dyart.update_direction(model, loss=model(torch.rand(4, 3)).sum())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [(torch.optim.SGD, "the class SGD"), (object(), "an object of object"), ("sgd", "an object of str")],
+)
+def test_what_is_no_optimizer_is_named(wrong, words):
+    model = nn.Linear(3, 2)
+    with pytest.raises(TypeError, match=f"optimizer of torch.*got {words}"):
+        dyart.update_direction(model, loss=lambda: model(torch.rand(4, 3)).sum(), optimizer=wrong)
+
+
+def test_a_function_has_no_parameters_to_move():
+    with pytest.raises(TypeError, match=r"needs an nn\.Module.*got function"):
+        dyart.update_direction(lambda x: x, loss=lambda: torch.zeros(()))

@@ -200,3 +200,27 @@ def test_a_method_that_begins_to_remember_forgets_again(smooth):
     first, second = (method_update(model, method, batch) for _ in range(2))
     assert not method.state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_pairs_are_batches_numbered_as_they_come(smooth):
+    model, batch = smooth
+    half = len(batch) // 2
+    pairs = [(batch.inputs[:half], batch.labels[:half]), (batch.inputs[half:], batch.labels[half:])]
+    measured = measure(model, pairs, {"natural": Natural()}, steps=10)
+    assert measured.index.tolist() == list(range(len(batch)))
+    assert measured.batch.tolist() == [0] * half + [1] * (len(batch) - half)
+
+
+def test_inputs_in_another_box_are_measured_in_it(smooth):
+    model, batch = smooth
+    wide = [(2 * batch.inputs - 1, batch.labels)]
+    measured = measure(model, wide, {"natural": Natural()}, steps=10, bounds=(-1.0, 1.0))
+    assert measured.found.bounds == (-1.0, 1.0)
+    with pytest.raises(ValueError, match="bounds"):
+        measure(model, wide, {"natural": Natural()}, steps=10)
+
+
+def test_what_is_no_method_is_named(smooth):
+    model, batch = smooth
+    with pytest.raises(TypeError, match=r"dyart\.methods\.AT.*'at' is of type str"):
+        measure(model, [batch], {"at": "at"})

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from dyart.boundary.model import by_all_names
+
 Direction = dict[str, Tensor]
 Pair = tuple[Tensor, Tensor]
 """A value and its derivative."""
@@ -50,8 +52,8 @@ def directional_derivative(
     raise first_error
 
 
-class _AffineBatchNorm(TorchFunctionMode):
-    """Writes BatchNorm in eval mode out: the fused kernel has no derivative in its running statistics."""
+class _AffineNorm(TorchFunctionMode):
+    """Writes norms with running statistics out, in eval mode: fused kernels have no derivative in the statistics."""
 
     def __torch_function__(
         self,
@@ -60,22 +62,37 @@ class _AffineBatchNorm(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> object:
-        call = _batch_norm if func is F.batch_norm else func
-        return call(*args, **(kwargs or {}))
+        if (order := _NORMS.get(func)) is not None:
+            given = _NORM_DEFAULTS | dict(zip(order, args, strict=False)) | (kwargs or {})
+            own_statistics = given.get("training") or given.get("use_input_stats")
+            if not own_statistics and given["running_mean"] is not None and given["running_var"] is not None:
+                return _affine(*(given[name] for name in _AFFINE))
+        return func(*args, **(kwargs or {}))
 
 
-def _batch_norm(
-    x: Tensor,
-    mean: Tensor | None,
-    variance: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
+_AFFINE = ("input", "running_mean", "running_var", "weight", "bias", "eps")
+_NORM_DEFAULTS: dict[str, Any] = {"running_mean": None, "running_var": None, "weight": None, "bias": None, "eps": 1e-5}
+# The functions' arguments in their order.
+_NORMS: dict[Callable[..., Any], tuple[str, ...]] = {
+    F.batch_norm: (*_AFFINE[:-1], "training", "momentum", "eps"),
+    F.instance_norm: (*_AFFINE[:-1], "use_input_stats", "momentum", "eps"),
+    torch.batch_norm: ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps"),
+    torch.instance_norm: (
+        "input",
+        "weight",
+        "bias",
+        "running_mean",
+        "running_var",
+        "use_input_stats",
+        "momentum",
+        "eps",
+    ),
+}
+
+
+def _affine(
+    x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    if training or mean is None or variance is None:
-        return F.batch_norm(x, mean, variance, weight, bias, training, momentum, eps)
     scale = torch.rsqrt(variance + eps) if weight is None else weight * torch.rsqrt(variance + eps)
     shift = -mean * scale if bias is None else bias - mean * scale
     shape = (1, -1) + (1,) * (x.ndim - 2)
@@ -99,7 +116,7 @@ def _forward(module: nn.Module, function: Function, direction: Direction) -> Pai
     tangent = {f"module.{name}": rate for name, rate in direction.items()}
 
     def values(state: dict[str, Tensor]) -> Tensor:
-        result: Tensor = torch.func.functional_call(call, state, ())
+        result: Tensor = torch.func.functional_call(call, by_all_names(call, state), (), tie_weights=False)
         return result
 
     with torch.no_grad(), _differentiable_kernels(module, direction):
@@ -197,7 +214,7 @@ def _differentiable_kernels(module: nn.Module, direction: Direction) -> Iterator
     statistics = dict(module.named_buffers()).keys() & direction.keys()
     try:
         if statistics:
-            with _AffineBatchNorm():
+            with _AffineNorm():
                 yield
         else:
             yield

@@ -91,6 +91,23 @@ def underlying(model: nn.Module) -> nn.Module:
         model = inner
 
 
+def by_all_names(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors that replace some of a module's, by name, for ``functional_call(..., tie_weights=False)``.
+
+    A tied one under the name of every layer that has it; a layer that has several names under its first alone. With
+    ``tie_weights`` torch would swap such a layer's tensors twice, and put back what the first swap had put there.
+    """
+    own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+    given = {id(own[name]): tensor for name, tensor in tensors.items()}
+    replaced: dict[str, Tensor] = {}
+    for prefix, layer in module.named_modules():  # each once
+        parts = (layer.named_parameters, layer.named_buffers)
+        for name, tensor in (pair for part in parts for pair in part(prefix, recurse=False, remove_duplicate=False)):
+            if id(tensor) in given:
+                replaced[name] = given[id(tensor)]
+    return replaced
+
+
 @contextmanager
 def evaluation_mode(model: Model) -> Iterator[None]:
     """Put every module in eval mode (BatchNorm uses its running statistics), and each back as it was."""

@@ -3,7 +3,7 @@
 import csv
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -208,6 +208,7 @@ class BoundaryPoints:
         index: Sequence[int] | Tensor | None = None,
         files: Sequence[str] | None = None,
         classes: Sequence[str] | None = None,
+        columns: Mapping[str, Sequence[Any] | Tensor] | None = None,
     ) -> None:
         """Write one line per example.
 
@@ -220,12 +221,18 @@ class BoundaryPoints:
                 in this result.
             files: what they were read from, for one more column.
             classes: names of the classes, for two more columns.
+            columns: of one's own, by name, a value per example: ``columns={"speed": speed}``.
         """
         names = range(len(self)) if index is None else _numbers(index)
-        for words, given in (("index", names), ("files", files)):
+        more = {name: _values(column) for name, column in (columns or {}).items()}
+        for words, given in (
+            ("index names", names),
+            ("files names", files),
+            *((f"{key!r} has", more[key]) for key in more),
+        ):
             if given is not None and len(given) != len(self):
-                raise ValueError(f"{words} names {len(given)} examples, but there are {len(self)}")
-        columns: dict[str, Sequence[Any]] = {"index": names, "label": self.labels.tolist()}
+                raise ValueError(f"{words} {len(given)} examples, but there are {len(self)}")
+        table: dict[str, Sequence[Any]] = {"index": names, "label": self.labels.tolist()}
         for field in (
             "rival",
             "correct",
@@ -238,17 +245,20 @@ class BoundaryPoints:
             "input_value",
         ):
             values = getattr(self, field)
-            columns[field] = (values.int() if values.dtype == torch.bool else values).tolist()
-        columns["verdict"] = self.verdict
+            table[field] = _values(values)
+        table["verdict"] = self.verdict
         if classes is not None:
-            for name, numbers in (("class", columns["label"]), ("rival_class", columns["rival"])):
-                columns[name] = [_class_name(number, classes) for number in numbers]
+            for name, numbers in (("class", table["label"]), ("rival_class", table["rival"])):
+                table[name] = [_class_name(number, classes) for number in numbers]
         if files is not None:
-            columns["file"] = files
+            table["file"] = files
+        if taken := sorted(table.keys() & more.keys()):
+            raise ValueError(f"there is a column {taken[0]!r} already: give yours another name")
+        table |= more
         with open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow(columns)
-            writer.writerows(zip(*columns.values(), strict=True))
+            writer.writerow(table)
+            writer.writerows(zip(*table.values(), strict=True))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a file, points and gradients included, for ``load``."""
@@ -286,6 +296,14 @@ def _numbers(index: Sequence[int] | Tensor) -> Sequence[int]:
     rows = rows.nonzero() if rows.dtype == torch.bool else rows
     numbers: list[int] = rows.reshape(-1).tolist()  # nonzero() has a column
     return numbers
+
+
+def _values(column: Sequence[Any] | Tensor) -> Sequence[Any]:
+    """Return a column as a file has it: flags as 0 and 1."""
+    if not isinstance(column, Tensor):
+        return column
+    values: list[Any] = (column.int() if column.dtype == torch.bool else column.detach()).tolist()
+    return values
 
 
 def _class_name(number: int, classes: Sequence[str]) -> str:

@@ -68,6 +68,7 @@ def boundary_speed(
         )
     module = underlying(model)
     direction = _checked(module, update)
+    _check_dtype(module, found)
     rows = found.found.nonzero()[:, 0]
     rates, values_now, used = [], [], derivative
     device = found.points.device
@@ -111,6 +112,17 @@ def _warn_of_others(off: Tensor, margin: Tensor) -> None:
             f"{share:.0%} of the points are no boundary points of this model, by more than half of their margins: the "
             "speed at them means nothing; search again where the weights have changed, and with the model in question",
             stacklevel=3,
+        )
+
+
+def _check_dtype(module: nn.Module, found: BoundaryPoints) -> None:
+    """Raise unless the points are of the parameters' dtype: the model would run on none of its layers' inputs."""
+    dtypes = {parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()}
+    if dtypes and found.points.dtype not in dtypes and torch.float64 in {*dtypes, found.points.dtype}:
+        dtype = str(next(iter(dtypes))).removeprefix("torch.")
+        raise ValueError(
+            f"the points are {str(found.points.dtype).removeprefix('torch.')}, the model is {dtype}: were they found "
+            f"with a copy in another precision? Search with this model and inputs.to(torch.{dtype})"
         )
 
 

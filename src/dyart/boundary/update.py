@@ -42,6 +42,12 @@ def update_direction(
     Raises:
         ValueError: a gradient is not finite, or there is none; or the arguments do not go together.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"update_direction needs an nn.Module, whose parameters can move, got {type(model).__name__}")
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        what = "the class" if isinstance(optimizer, type) else "an object of"
+        name = optimizer.__name__ if isinstance(optimizer, type) else type(optimizer).__name__
+        raise TypeError(f"optimizer is an optimizer of torch that holds the model's parameters, got {what} {name}")
     if loss is None and optimizer is None:
         raise ValueError("update_direction needs a loss, an optimizer with gradients in place, or both")
     if loss is not None and not callable(loss):
@@ -64,7 +70,7 @@ def update_direction(
         if not gradients:
             raise ValueError("no parameter has a gradient: call loss.backward() first, or pass loss=")
     else:
-        gradients, moved = _gradients(module, named, loss)
+        gradients, moved = _gradients(module, named, loss, buffers)
     if strange := _not_finite(gradients):
         raise ValueError(
             f"the gradient of {strange[0]!r} is not finite"
@@ -76,14 +82,15 @@ def update_direction(
     if optimizer is None:
         return {name: -gradient for name, gradient in gradients.items()}
     step = _next_step(named, gradients, optimizer)
-    return {**step, **moved} if buffers else step
+    return {**step, **moved}
 
 
 def _gradients(
-    module: nn.Module, named: dict[str, nn.Parameter], loss: Callable[[], Tensor]
+    module: nn.Module, named: dict[str, nn.Parameter], loss: Callable[[], Tensor], buffers: bool
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the loss's gradients, and how computing it moved the float buffers (which are put back)."""
-    before = {name: buffer.detach().clone() for name, buffer in module.named_buffers() if buffer.is_floating_point()}
+    """Return the loss's gradients and, if asked for, how computing it moved the float buffers (which are put back)."""
+    floats = {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()} if buffers else {}
+    before = {name: buffer.detach().clone() for name, buffer in floats.items()}
     device = next(iter(named.values())).device
     with unchanged(module, device), torch.inference_mode(False), torch.enable_grad():
         value = loss()
@@ -97,7 +104,8 @@ def _gradients(
         if all(gradient is None for gradient in found):
             raise ValueError("the loss does not depend on the model's parameters: is it of another model?")
         after = dict(module.named_buffers())
-        moved = {name: after[name].detach() - buffer for name, buffer in before.items()}
+        kept = [name for name, buffer in before.items() if name in after and after[name].shape == buffer.shape]
+        moved = {name: after[name].detach() - before[name] for name in kept}
     return {name: g for name, g in zip(named, found, strict=True) if g is not None}, moved
 
 

@@ -18,7 +18,7 @@ from dyart.dynamics.step import Dynamics, measure
 from dyart.dynamics.table import table
 from dyart.engine.fabric import make_fabric
 from dyart.report.bars import write_bars
-from dyart.report.scatter import Cloud, write_scatter
+from dyart.report.scatter import Cloud, clouds_of, write_scatter
 from dyart.report.style import radius_words
 
 SCATTER, BARS = "dynamics-scatter", "dynamics-bars"
@@ -50,7 +50,7 @@ def dynamics_command(options: argparse.Namespace) -> None:
     for folder in (out, *folders.values()):
         make_folder(folder)  # now, not after minutes of measuring
     for name, source in sources.items():
-        panels[name if several else ""] = clouds(_measure(source, plans[name], options))
+        panels[name if several else ""] = clouds_of(_measure(source, plans[name], options))
     if not any(len(cloud.margin) for row in panels.values() for cloud in row.values()):
         print("no example counts: no figures")
     else:
@@ -58,13 +58,6 @@ def dynamics_command(options: argparse.Namespace) -> None:
         drawn = write_scatter(panels, radius, out / SCATTER, options.update)
         drawn += write_bars(panels, margin_edges(radius), out / BARS, unit, options.update)
         print(f"figures: {', '.join(str(path) for path in drawn if path.suffix == '.png')} (and .pdf, .svg)")
-
-
-def clouds(measured: Dynamics) -> dict[str, Cloud]:
-    """Return margins and speeds of the counted examples, by method, for figures."""
-    rows = measured.counted
-    margin = measured.found.margin[rows].numpy()
-    return {name: Cloud(margin, speed[rows].numpy()) for name, speed in measured.speeds.items()}
 
 
 def _measure(source: Source, plan: Plan, options: argparse.Namespace) -> Dynamics:
@@ -106,7 +99,7 @@ def _measure(source: Source, plan: Plan, options: argparse.Namespace) -> Dynamic
     )
     edges = margin_edges(plan.radius)
     print(table(files.write(measured, plan.folder, settings, plan.radius, edges, plan.against)))
-    print(f"one line per example: {plan.folder / files.CSV}; summary: {plan.folder / files.JSON}\n")
+    print(f"one line per example with a point: {plan.folder / files.CSV}; summary: {plan.folder / files.JSON}\n")
     return measured
 
 

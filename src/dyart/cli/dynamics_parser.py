@@ -23,8 +23,9 @@ Every batch is as large as one of the training. On each, the closest points of t
 every method crafts its points, and its update theta' = -grad L (or the optimizer's step) gives the speed of the
 boundary at each example of that batch. Only correctly classified examples with a locally optimal point count.
 
-writes dynamics.csv (one line per example), dynamics.json, dynamics.npz, dynamics-scatter and dynamics-bars (.pdf, .svg,
-.png) into the run's folder or OUT. With several runs: into a folder per run below OUT, and figures of all into OUT.
+writes dynamics.csv (one line per example with a boundary point), dynamics.json, dynamics.npz, dynamics-scatter and
+dynamics-bars (.pdf, .svg, .png) into the run's folder or OUT. With several runs: into a folder per run below OUT, and
+figures of all into OUT.
 """
 
 CURVES_HELP = """\
@@ -73,9 +74,9 @@ def add_plane(commands: Commands) -> None:
     plane = commands.add_parser(
         "plane",
         help="watch the boundary move: pictures and an animation in two dimensions",
-        description="Train a small network on points of the plane and draw what the paper's figures 1 to 3 show: the "
-        "moving boundary with its speeds, the curve of a closest point, the soft boundary beside the exact one; and an "
-        "animation. About half a minute on one CPU core.",
+        description="Train a small network on points of the plane and draw what the paper's figures 1, 2 and 4 show: "
+        "the moving boundary with its speeds, the curve of a closest point, the soft boundary beside the exact one; "
+        "and an animation. About half a minute on one CPU core.",
     )
     add = plane.add_argument
     add("--method", default="dyart", help="of training, after a natural beginning (default: dyart)")

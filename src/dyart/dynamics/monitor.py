@@ -107,6 +107,10 @@ class BoundaryMonitor:
         record: bool = False,
     ) -> None:
         """Check the probe and the settings; the model is seen at the first observation."""
+        if isinstance(probe_inputs, nn.Module):
+            raise TypeError(
+                "a monitor is made of examples, BoundaryMonitor(images, labels); watching(model) names the model"
+            )
         validation.check_inputs(probe_inputs, bounds)
         validation.check_labels(probe_labels, probe_inputs)
         validation.check_choice("norm", norm, NORMS)
@@ -193,7 +197,7 @@ class BoundaryMonitor:
         self.step = begun.step
         if begun.weights is None:
             return None
-        inputs, labels = self._meet(begun.module) if begun.probe is None else begun.probe
+        inputs, labels = self._meet(begun.module) if begun.probe is None else _met(begun.module, *begun.probe)
         recorded = self._searches(begun.module, inputs, labels)
         if not self.observations and _same(begun.weights, weights_of(begun.module)):
             words = "nothing moved in the step that was watched: is optimizer.step() inside?"
@@ -241,13 +245,7 @@ class BoundaryMonitor:
 
     def _meet(self, module: nn.Module) -> tuple[Tensor, Tensor]:
         """Return the probe on the model's device; once, see that the two fit."""
-        parameter = next(module.parameters(), None)
-        if parameter is not None and parameter.device != self.inputs.device:
-            self.inputs, self.labels = self.inputs.to(parameter.device), self.labels.to(parameter.device)
-        if not self._fits and len(self.inputs):
-            with ieee_float32(self.inputs.device), evaluation_mode(module), unchanged(module, self.inputs.device):
-                classes = validation.first_logits(module, self.inputs[:1]).shape[1]
-            validation.check_label_range(self.labels, classes)
+        self.inputs, self.labels = _met(module, self.inputs, self.labels, check=not self._fits)
         self._fits = True
         return self.inputs, self.labels
 
@@ -300,6 +298,18 @@ class BoundaryMonitor:
         }
 
 
+def _met(module: nn.Module, inputs: Tensor, labels: Tensor, check: bool = True) -> tuple[Tensor, Tensor]:
+    """Return a probe on the model's device; check its labels by the logits of one example."""
+    parameter = next(module.parameters(), None)
+    if parameter is not None and parameter.device != inputs.device:
+        inputs, labels = inputs.to(parameter.device), labels.to(parameter.device)
+    if check and len(inputs):
+        with ieee_float32(inputs.device), evaluation_mode(module), unchanged(module, inputs.device):
+            classes = validation.first_logits(module, inputs[:1]).shape[1]
+        validation.check_label_range(labels, classes)
+    return inputs, labels
+
+
 def _written(bounds: Bounds) -> list[float] | str | None:
     """Return a box as JSON can have it: its two ends, if they are numbers."""
     if bounds is None:
@@ -309,4 +319,4 @@ def _written(bounds: Bounds) -> list[float] | str | None:
 
 
 def _same(before: Weights, after: Weights) -> bool:
-    return all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+    return before.keys() == after.keys() and all(torch.equal(tensor, after[name]) for name, tensor in before.items())

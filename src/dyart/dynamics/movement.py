@@ -162,7 +162,8 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _moved(now: Weights, before: Weights) -> Weights:
-    """Return those that are not as before: one host synchronisation for all."""
+    """Return those that are not as before: one host synchronisation. Not what is new, or of another size."""
+    now = {name: value for name, value in now.items() if name in before and before[name].shape == value.shape}
     if not now:
         return {}
     differs = torch.stack([(value.detach() != before[name]).any() for name, value in now.items()]).tolist()

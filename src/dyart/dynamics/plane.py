@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dyart.boundary.margins import Boundary, boundary_value
-from dyart.boundary.model import evaluation_mode, logits_of, unchanged
+from dyart.boundary.model import by_all_names, evaluation_mode, logits_of, unchanged
 from dyart.boundary.norms import Norm
 from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.search import closest_boundary_points
@@ -144,7 +144,8 @@ def grid_logits(model: nn.Module, size: int, weights: Weights | None = None) -> 
     upwards, across = torch.meshgrid(line, line, indexing="ij")
     points = torch.stack([across.flatten(), upwards.flatten()], 1)
     with torch.no_grad(), evaluation_mode(model), unchanged(model, points.device):
-        return logits_of(functional_call(model, weights or {}, (points,)))
+        given = by_all_names(model, weights or {})
+        return logits_of(functional_call(model, given, (points,), tie_weights=False))
 
 
 def _endless(loader: Loader) -> Iterator[Batch]:

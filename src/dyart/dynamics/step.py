@@ -22,6 +22,7 @@ from dyart.boundary.progress import Counter, Progress
 from dyart.boundary.search import closest_boundary_points
 from dyart.boundary.speed import boundary_speed
 from dyart.boundary.update import update_direction
+from dyart.boundary.validation import Bounds
 from dyart.data.loader import Batch
 from dyart.engine.seeds import seeding
 from dyart.methods.base import Method
@@ -66,11 +67,12 @@ class Dynamics:
 
 def measure(
     model: nn.Module,
-    batches: Sequence[Batch],
+    batches: Sequence[Batch | tuple[Tensor, Tensor]],
     methods: Mapping[str, Method[Any]],
     *,
     norm: Norm = "linf",
     steps: int = STEPS,
+    bounds: Bounds = (0.0, 1.0),
     optimizer: Optimizer | None = None,
     clip_norms: Mapping[str, float | None] | None = None,
     progress: Progress = False,
@@ -82,11 +84,13 @@ def measure(
     Jacobian-vector product.
 
     Args:
-        model: on the device of the batches, in inputs from 0 to 1.
-        batches: each as large as a batch of a training: a step is an average over it.
-        methods: by the name to give their speeds.
+        model: on the device of the batches.
+        batches: each as large as a batch of a training: a step is an average over it. Or pairs of inputs and labels,
+            which are numbered as they come.
+        methods: by the name to give their speeds; each works in its own norm and bounds.
         norm: of margins and speeds.
         steps: of the search for the exact boundary.
+        bounds: of the inputs; None: none.
         optimizer: None: theta' = -grad of the loss, the paper's continuous time. Otherwise its true next step, with
             momentum, decay and the movement of BatchNorm's statistics in it; speeds are then distances per step.
         clip_norms: largest norm of the gradient by method, for the optimizer's step; of theta' = -grad it would only
@@ -98,6 +102,8 @@ def measure(
     """
     if not batches or not methods:
         raise ValueError(f"dynamics need batches and methods, got {len(batches)} and {len(methods)}")
+    _check_methods(methods)
+    batches = _numbered(batches)
     device = batches[0].inputs.device
     counter = Counter(progress, len(batches) * (1 + len(methods)), "margins and speeds")
     found: list[BoundaryPoints] = []
@@ -105,7 +111,9 @@ def measure(
     with seeding(device) as seed:
         for batch in batches:
             with evaluation_mode(model):  # else the search warns of BatchNorm in training mode
-                points = closest_boundary_points(model, batch.inputs, batch.labels, norm=norm, steps=steps)
+                points = closest_boundary_points(
+                    model, batch.inputs, batch.labels, norm=norm, steps=steps, bounds=bounds
+                )
             found.append(points.to("cpu"))
             counter.tick()
             for name, method in methods.items():
@@ -121,6 +129,29 @@ def measure(
         concat(found),
         {name: torch.cat(parts) for name, parts in speeds.items()},
     )
+
+
+def _check_methods(methods: Mapping[str, Method[Any]]) -> None:
+    for name, method in methods.items():
+        if not isinstance(method, Method):
+            raise TypeError(
+                f"methods are objects of dyart.methods by name, e.g. {{'AT': dyart.methods.AT(radius=8 / 255)}}; "
+                f"{name!r} is of type {type(method).__name__}"
+            )
+
+
+def _numbered(batches: Sequence[Batch | tuple[Tensor, Tensor]]) -> list[Batch]:
+    """Return batches; of pairs, numbered as they come."""
+    made: list[Batch] = []
+    for number, batch in enumerate(batches):
+        if isinstance(batch, Batch):
+            made.append(batch)
+            continue
+        inputs, labels = batch
+        first = sum(map(len, made))
+        index = torch.arange(first, first + len(labels), device=inputs.device)
+        made.append(Batch(inputs, labels, index, torch.tensor(number, device=inputs.device)))
+    return made
 
 
 def method_update(

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dyart.boundary.model import Model, unchanged
+from dyart.boundary.model import Model, by_all_names, unchanged
 from dyart.data import ranks
 from dyart.data.loader import Batch
 from dyart.methods.base import Method, Metrics
@@ -144,11 +144,11 @@ class _Moved(nn.Module):
 
     def __init__(self, model: nn.Module, weights: dict[str, Tensor]) -> None:
         super().__init__()
-        self.model, self.weights = model, weights
+        self.model, self.weights = model, by_all_names(model, weights)
         self.training = model.training
 
     def forward(self, x: Tensor) -> Any:  # noqa: ANN401
-        return functional_call(self.model, self.weights, (x,))
+        return functional_call(self.model, self.weights, (x,), tie_weights=False)
 
 
 @cache

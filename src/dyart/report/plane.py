@@ -106,7 +106,7 @@ def soft_figure(
     scene: Scene,
     words: str = "",
 ) -> "Figure":
-    """Return the paper's figure 3: the exact boundary of a class and its soft one, for three classes.
+    """Return the paper's figure 4: the exact boundary of a class and its soft one, for three classes.
 
     Args:
         example: the point x.

@@ -1,4 +1,4 @@
-"""Margin against speed, one dot per example: how a step of training moves the boundary (the paper's figure 4)."""
+"""Margin against speed, one dot per example: how a step of training moves the boundary (the paper's figure 3)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from dyart.dynamics.step import Dynamics
+
 # Of margins that set the axis; the few beyond are drawn at its end.
 SHOWN = 0.995
 
@@ -21,6 +23,13 @@ class Cloud(NamedTuple):
 
     margin: np.ndarray
     speed: np.ndarray
+
+
+def clouds_of(measured: "Dynamics") -> dict[str, Cloud]:
+    """Return margins and speeds of the counted examples, by method: a row of panels."""
+    rows = measured.counted
+    margin = measured.found.margin[rows].numpy()
+    return {name: Cloud(margin, speed[rows].numpy()) for name, speed in measured.speeds.items()}
 
 
 def margin_speed_scatter(
