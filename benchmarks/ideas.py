@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from dyart import DyART
-from dyart.attacks.pgd import per_row
+from dyart.attacks.pgd import clipped, per_row, steepest
 from dyart.boundary.margins import boundary_value
 from dyart.boundary.model import Model
+from dyart.boundary.norms import dual_norm, flat
 from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.problem import Problem
 from dyart.data import draws
 from dyart.data.loader import Batch
-from dyart.methods.base import start_key
+from dyart.methods.base import Metrics, start_key
 
 # Of the margin function at the input, in eval mode: where the way to a point falls by less, the fall is left as it is.
 LEAST_FALL = 0.1
@@ -82,6 +83,71 @@ class Friendly(DyART):
     def _aside(self, points: BoundaryPoints, radius: float | Tensor) -> Tensor:
         far = torch.where(points.found, points.margin, 0.0) + self.beyond
         return super()._aside(points, per_row(far.clamp(max=radius), points.inputs))
+
+
+class Signed(DyART):
+    """DyART whose margins go on below zero: an example outside its class is pulled back by the margin term, too.
+
+    DyART gives such examples their cross-entropy alone, so that a boundary that moves into a class meets less
+    resistance the further it comes. Here each has the signed margin Phi(x) / ||grad Phi(x)||, linear at the input,
+    where the search evaluates both anyway: no further pass.
+
+    Args:
+        outside: weight of these examples beside those inside.
+        depth: examples that are farther outside take no part, as those inside beyond r0 do not.
+        lam: weight of the margin term.
+        steps: of the search.
+    """
+
+    def __init__(self, outside: float = 0.25, depth: float = 16 / 255, lam: float = 250.0, steps: int = 8) -> None:
+        super().__init__(lam=lam, steps=steps)
+        self.outside, self.depth = outside, depth
+        self.at_inputs: Tensor | None = None
+
+    @property
+    def _sloped(self) -> bool:
+        return True
+
+    def _logits(self, model: Model, points: BoundaryPoints, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        logits = super()._logits(model, points, inputs)
+        self.at_inputs = logits[1]
+        return logits
+
+    def loss(self, model: Model, batch: Batch, crafted: BoundaryPoints) -> tuple[Tensor, Metrics]:
+        """Return DyART's loss and the term of the examples outside; logs their share, ``lost``."""
+        loss, metrics = super().loss(model, batch, crafted)
+        assert self.at_inputs is not None
+        value = boundary_value(self.at_inputs, crafted.labels, self.boundary, self.beta)
+        self.at_inputs = None
+        slope = dual_norm(flat(crafted.gradient), self.norm)
+        lost = ~crafted.inside & (slope > 0)
+        slope = torch.where(lost, slope, 1.0)
+        lost &= -crafted.input_value < self.depth * slope
+        term = torch.where(lost, -value / slope, 0.0).sum() / len(batch)
+        return loss + self.lam * self.outside * term, metrics | {"lost": lost.float().mean()}
+
+
+class Changing(DyART):
+    """DyART with a divergence at a distance, for examples outside their class up the slope instead of down.
+
+    Down the slope they are only further in the wrong class, where the output hardly changes; an attack on the
+    divergence goes to where it does.
+
+    Args:
+        kl: weight of the divergence.
+        kl_radius: its distance.
+        lam: weight of the margin term.
+        steps: of the search.
+    """
+
+    def __init__(self, kl: float = 6.0, kl_radius: float = 8 / 255, lam: float = 0.0, steps: int = 8) -> None:
+        super().__init__(lam=lam, steps=steps, kl=kl, kl_radius=kl_radius)
+
+    def _aside(self, points: BoundaryPoints, radius: float | Tensor) -> Tensor:
+        down, way = super()._aside(points, radius), steepest(points.gradient, self.norm)
+        way = torch.where(way.isfinite(), way, 0.0)
+        up = clipped(points.inputs + (radius * way).to(points.inputs.dtype), self.bounds)
+        return torch.where(per_row(points.inside, up), down, up)
 
 
 class RandomStart(DyART):

@@ -49,7 +49,7 @@ from run_records import CLEAN, evaluation_of, packed, read, with_evaluation, wri
 # What an epoch's seconds are spent on. A process that was killed has left no other trace of its time.
 SPENT = ("train_seconds", "validation_seconds", "checkpoint_seconds")
 LOGGED = ("epoch", "val_clean", "val_robust", "train_clean", "train_robust", "loss", "gradient_norm")
-LOGGED += ("phi_shift", "used", "margin_q50")
+LOGGED += ("clean_loss", "phi_shift", "inside", "used", "lost", "margin_q10", "margin_q50")
 STOPPED = 75
 CHECKPOINTS = ("best", "last")
 CLOCK = "wall_seconds.txt"

@@ -4,9 +4,9 @@
     python scripts/docs_tables.py --check    exit with 1 if one is not what its JSON says
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->` in any page of docs/ (or README.md); NAME is that of a
-function here, in published_tables.py, trial_tables.py, target_tables.py, dynamics_tables.py or evaluation_tables.py
-(docs/results), in savings_tables.py (the guide about speed) or in headline_table.py (the README). Sentences can have
-numbers, too: `<!-- number: NAME -->...<!-- end -->`.
+function here, in published_tables.py, class_tables.py, trial_tables.py, target_tables.py, dynamics_tables.py or
+evaluation_tables.py (docs/results), in savings_tables.py (the guide about speed) or in headline_table.py (the README).
+Sentences can have numbers, too: `<!-- number: NAME -->...<!-- end -->`.
 """
 
 import json
@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import class_tables
 import dynamics_tables
 import evaluation_tables
 import headline_table
@@ -333,6 +334,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "search-robust-l1": lambda: search("l1", "exact", "search_robust"),
     "search-robust-soft": lambda: search("linf", "soft", "search_robust"),
     **published_tables.MAKERS,
+    **class_tables.MAKERS,
     **dynamics_tables.MAKERS,
     **evaluation_tables.MAKERS,
     **headline_table.MAKERS,

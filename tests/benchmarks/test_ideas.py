@@ -5,6 +5,7 @@ import torch
 from bench_cases import module
 from torch import nn
 
+import dyart
 from dyart.data.loader import Batch
 
 ideas = module("ideas")
@@ -71,6 +72,39 @@ def test_friendly_points_are_just_beyond_the_boundary_or_at_the_radius(batch):
     assert torch.allclose(points[plain.found], plain.points[plain.found], atol=1e-6)
     assert metrics["kl"] > 0
     assert model.weight.grad.isfinite().all()
+
+
+def test_examples_outside_are_pulled_back_as_far_as_they_are_near(batch):
+    """For a linear network the signed margin is exact: the term is its mean, and only those near take part."""
+    model = Seen()
+    inputs, labels = batch
+    points = ideas.Signed().search(model, inputs, labels)
+    plain, _ = ideas.Aside(lam=250.0)(model, inputs, labels)
+    loss, metrics = ideas.Signed(outside=0.5, depth=0.05)(model, inputs, labels)
+    value = dyart.soft_logit_margin(model(inputs), labels)
+    (slope,) = torch.autograd.grad(
+        dyart.soft_logit_margin(model(leaf := inputs.clone().requires_grad_()), labels).sum(), leaf
+    )
+    signed = value / slope.abs().sum(1)
+    lost = ~points.inside & (signed > -0.05)
+    assert lost.any()
+    assert (~points.inside & (signed < -0.05)).any()
+    assert metrics["lost"] == lost.float().mean()
+    assert torch.allclose(loss - plain, -250 * 0.5 * signed[lost].sum() / len(inputs), rtol=1e-3)
+    loss.backward()
+    assert model.weight.grad.isfinite().all()
+
+
+def test_the_divergence_of_examples_outside_is_taken_where_they_come_back(batch):
+    model = Seen()
+    inputs, labels = batch
+    inside = ideas.Changing().search(model, inputs, labels).inside
+    ideas.Changing(kl_radius=0.04)(model, inputs, labels)[0].backward()
+    aside = model.last[64:128]
+    assert torch.allclose(far(aside, inputs), torch.tensor(0.04), atol=1e-6)
+    change = dyart.soft_logit_margin(model(aside), labels) - dyart.soft_logit_margin(model(inputs), labels)
+    assert (change[inside] < 0).all()
+    assert (change[~inside] > 0).all()
 
 
 def test_a_random_start_is_another_at_every_call_and_finds_points_as_good(batch):

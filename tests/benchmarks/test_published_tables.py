@@ -2,12 +2,13 @@
 
 import shutil
 
+import numpy as np
 import pytest
 from bench_cases import ROOT, evaluation, module, record
 
-NAMES = ("published_tables", "trial_tables", "target_tables", "dynamics_tables", "docs_figures")
-plan, run_records, tables, trials, targets, dynamics, figures = map(module, ("plan", "run_records", *NAMES))
-MAKERS = {**tables.MAKERS, **trials.MAKERS, **targets.MAKERS, **dynamics.MAKERS}
+NAMES = ("published_tables", "trial_tables", "target_tables", "dynamics_tables", "class_tables", "docs_figures")
+plan, run_records, tables, trials, targets, dynamics, classes, figures = map(module, ("plan", "run_records", *NAMES))
+MAKERS = {**tables.MAKERS, **trials.MAKERS, **targets.MAKERS, **dynamics.MAKERS, **classes.MAKERS}
 BN = "cifar10-resnet18-bn"
 RUNS = {run.name: run for group in plan.load_plan() for run in group.runs}
 
@@ -243,3 +244,18 @@ def test_a_group_has_columns_of_its_own_radii(results):
         "75.00 (+0.00)",
         "64.00 (-1.00)",
     ]
+
+
+def test_classes_add_up_to_the_records():
+    """Every class has as many test images: the mean over classes is the accuracy of the record."""
+    stored = classes.stored()
+    assert len(stored["classes"]) == 10
+    for name, columns in stored["runs"].items():
+        record = tables.record_named(name)
+        slack = 0.6 if record.get("judge") else 0.01  # in points; left-out training images are not as even
+        for column, shares in columns.items():
+            whole = record["clean"] if column == "clean" else record["robust"][column]
+            assert 100 * np.mean(shares) == pytest.approx(100 * whole, abs=slack), (name, column)
+    planned = {run.name for run in RUNS.values() if run.group in ("cifar10-resnet18-bn", "trials")}
+    there = {name for name in planned if (tables.RESULTS / f"{name}.json").is_file()}
+    assert there <= stored["runs"].keys(), "python benchmarks/classes.py"
