@@ -46,6 +46,11 @@ def test_json_has_what_a_number_depends_on(result, tmp_path):
     assert sum(stored["inferred"].values()) > 0
     assert stored["after"]["apgd-t"] == stored["robust"]
     assert stored["notes"][0] == "grey"
+    by_class, labels = stored["by_class"], result.verdicts.labels
+    assert list(by_class) == [str(label) for label in np.unique(labels)]
+    for name, share in [("clean", stored["clean"]), *stored["robust"].items()]:
+        counts = [by_class[label][name] * (labels == int(label)).sum() for label in by_class]
+        assert sum(counts) == pytest.approx(30 * share)
 
 
 def test_csv_has_one_line_per_example(result, tmp_path):

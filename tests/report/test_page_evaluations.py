@@ -95,3 +95,26 @@ def test_an_evaluation_without_margins_does_not_pass_for_one_with(tmp_path):
     text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
     assert "dyart margins" in text
     assert "by the margins alone" not in text
+
+
+def by_class(count):
+    return {str(label): {"clean": 0.9, "0.05": 0.8, "0.1": 0.01 * label} for label in range(count)}
+
+
+def test_classes_are_told_apart_where_the_record_has_them(tmp_path):
+    folder = write_run(tmp_path / "run")
+    assert "By class" not in Outline(write_page([folder]).read_text(encoding="utf-8")).text
+    (folder / "evaluation.json").write_text(json.dumps(evaluation() | {"by_class": by_class(10)}))
+    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
+    assert "By class" in text
+    table = text[text.index("By class") :][:600]
+    assert re.search(r"T-shirt/top\s+Trouser", table), table
+    assert re.search(r"0\.1, below it clean\s+0\.0.%\s*90\.0.%\s*1\.0.%\s*90\.0.%", table), table
+
+
+def test_of_many_classes_the_lowest_are_shown(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (folder / "evaluation.json").write_text(json.dumps(evaluation() | {"by_class": by_class(60)}))
+    text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
+    assert "lowest 10" in text
+    assert "class 11" not in text

@@ -75,6 +75,7 @@ def plain(result: Evaluation) -> dict[str, Any]:
         "norm": settings.norm,
         "radii": {str(radius): float(radius) for radius in verdicts.radii},
         "strict": settings.strict,
+        "by_class": {str(label): dict(shares) for label, shares in result.by_class.items()},
         "inferred": {str(radius): count for radius, count in result.inferred.items()},
         "after": {name: {str(radius): share for radius, share in by.items()} for name, by in result.after.items()},
         "settings": {

@@ -65,6 +65,15 @@ class Evaluation:
         return ByRadius({name: wilson(int(flags.sum()), len(flags)) for name, flags in held.items()})
 
     @property
+    def by_class(self) -> dict[int, ByRadius[str, float]]:
+        """By label, of those that there are examples of: the accuracies, by ``"clean"`` and by the radius as text."""
+        held, labels = {CLEAN: self.verdicts.correct} | self.resisting, self.verdicts.labels
+        return {
+            int(label): ByRadius({name: float(flags[labels == label].mean()) for name, flags in held.items()})
+            for label in np.unique(labels)
+        }
+
+    @property
     def inferred(self) -> ByRadius[Radius, int]:
         """By radius: how many examples are taken to resist because they did at a larger one."""
         counts = self.verdicts.inferred.sum(axis=0)

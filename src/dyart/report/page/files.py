@@ -7,7 +7,7 @@ and goes on without it.
 import csv
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ class Accuracy:
     """Images of the whole test set, where the record says so."""
     checkpoint: str = ""
     """Name of the checkpoint that it is of, where the record says so."""
+    by_class: dict[int, dict[str, float]] = field(default_factory=dict)
+    """By label, then by "clean" and by radius as text; empty where the record does not say it."""
 
     @property
     def partial(self) -> bool:
@@ -157,6 +159,7 @@ def read_accuracy(path: Path) -> Accuracy:
         folder=path.parent.name,
         drawn_from=content.get("drawn_from"),
         checkpoint=checkpoint_name(content),
+        by_class={int(label): shares for label, shares in content.get("by_class", {}).items()},
     )
 
 

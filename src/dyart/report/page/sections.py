@@ -15,7 +15,7 @@ from dyart.report.page.markup import Markup, element, joined
 from dyart.report.page.parts import asset, missing, of_run, plot, plot_of_run, section
 from dyart.report.page.recipe import of_recipe
 from dyart.report.page.run import Run, same_data
-from dyart.report.page.tables import accuracy_table, name_tag, settings_table
+from dyart.report.page.tables import accuracy_table, class_table, name_tag, settings_table
 from dyart.report.page.weights import earlier_accuracy, earlier_dynamics, earlier_margins, of_earlier
 from dyart.report.page.words import NORMS, how, interval, listed, method_of, percent
 from dyart.report.smoothing import MOST
@@ -98,12 +98,19 @@ def accuracy(runs: Sequence[Run], shown: Figure | None) -> Markup:
             accuracy_table(runs),
             class_="sided",
         ),
+        by_class(runs),
         *(_evaluated(run) for run in runs),
         earlier_accuracy(runs),
         earlier_margins(runs) if shown else "",  # the dotted lines
         *(_alarm(run, alarm) for run in runs if run.accuracy for alarm in run.accuracy.alarms),
         missing(runs, lambda run: run.accuracy is None, "robust accuracy", lambda run: run.command("evaluate")),
     )
+
+
+def by_class(runs: Sequence[Run]) -> Markup:
+    """Return the accuracies by class, where an evaluation has them: a mean may hide a class that is lost."""
+    table = class_table(runs)
+    return element("div", element("h3", "By class"), table, class_="by-class") if table else Markup()
 
 
 def _alarm(run: Run, words: str) -> Markup:

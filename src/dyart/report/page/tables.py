@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from dyart.recipes.load import flat
-from dyart.report.page.files import Share
+from dyart.report.page.files import Accuracy, Share
 from dyart.report.page.markup import Markup, element
 from dyart.report.page.run import Run
-from dyart.report.page.words import DASH, interval, percent
+from dyart.report.page.words import DASH, class_name, interval, percent
 
 # Said elsewhere, or about the place of files alone: a difference there means nothing.
 NOT_SETTINGS = {"out", "recipe", "note"}
+# More classes than the first are too many to show; then so many are.
+MANY, FEW = 20, 10
 SECTIONS = {"method": "Method", "data": "Data", "model": "Network", "optim": "Optimizer", "train": "Training"}
 SECTIONS |= {"eval": "Evaluation", "monitor": "Monitor", "": "General", "versions": "Versions and machine"}
 
@@ -41,6 +43,41 @@ def accuracy_table(runs: Sequence[Run]) -> Markup:
     top = element("thead", element("tr", element("th", "radius", scope="col"), *names))
     table = element("table", top, element("tbody", *rows), class_="numbers")
     return scrolling(table, "Accuracies with 95 % intervals")
+
+
+def class_table(runs: Sequence[Run]) -> Markup:
+    """Return accuracies by class, a row per run: at the radius that it is judged by, the clean one below it.
+
+    Of many classes those with the lowest accuracy of the first run.
+    """
+    measured = [(run, run.accuracy) for run in runs if run.accuracy is not None and run.accuracy.by_class]
+    if not measured:
+        return Markup()
+    judged = [_judged_by(run, accuracy) for run, accuracy in measured]
+    named, first = measured[0][0], measured[0][1].by_class
+    labels = sorted(first)
+    if len(labels) > MANY:
+        labels = sorted(labels, key=lambda label: first[label].get(judged[0], 1.0))[:FEW]
+    rows = []
+    for (run, accuracy), radius in zip(measured, judged, strict=True):
+        cells = []
+        for shares in (accuracy.by_class.get(label, {}) for label in labels):
+            clean = element("small", percent(shares["clean"])) if "clean" in shares and radius != "clean" else ""
+            cells.append(element("td", percent(shares[radius]), clean) if radius in shares else element("td", DASH))
+        words = radius if radius == "clean" else f"{radius}, below it clean"
+        rows.append(element("tr", element("th", name_tag(run), element("small", words), scope="row"), *cells))
+    names = [element("th", class_name(named, label), scope="col") for label in labels]
+    top = element(
+        "thead", element("tr", element("th", f"lowest {FEW}" if len(first) > MANY else "", scope="col"), *names)
+    )
+    table = element("table", top, element("tbody", *rows), class_="numbers")
+    return scrolling(table, "Accuracies by class")
+
+
+def _judged_by(run: Run, accuracy: Accuracy) -> str:
+    """Return the radius, as text, that is nearest to the run's own; "clean" where nothing was attacked."""
+    nearest = min(accuracy.robust, key=lambda radius: abs(radius - run.radius), default=None)
+    return "clean" if nearest is None else str(nearest)
 
 
 def settings_table(runs: Sequence[Run]) -> Markup:
