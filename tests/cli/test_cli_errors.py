@@ -195,6 +195,26 @@ def test_a_new_parent_folder_is_made_for_margins(capsys, monkeypatch, place):
     assert (place / "new/folder/m.csv").is_file()
 
 
+def test_a_report_replaces_pages_of_its_own_alone(capsys, monkeypatch, place):
+    pytest.importorskip("plotly")
+    monkeypatch.chdir(place)
+    (place / "other.html").write_text("<!DOCTYPE html>\n<title>mine</title>\n<p>about the dyart report</p>\n")
+    names = {path.name: path.read_bytes() for path in place.iterdir() if path.is_file()}
+    assert {"own_errors.py", "garbage.safetensors", "other.html"} <= names.keys()
+    for name, content in names.items():
+        status, _, err = run(capsys, f"report run --out {name}")
+        assert status == 2
+        assert f"--out {name} is no page of dyart's: choose another name" in err
+        assert (place / name).read_bytes() == content
+    assert {path.name for path in place.iterdir() if path.is_file()} == names.keys()
+    many = "run & " * 2000
+    for title in (many, "second"):
+        status, _, err = run(capsys, f"report run --out page.html --title '{title}'")
+        assert status == 0, err
+    assert "<h1>second</h1>" in (place / "page.html").read_text(encoding="utf-8")
+    (place / "page.html").unlink()
+
+
 @pytest.mark.parametrize("line", ["--debug recipes", "recipes --debug", "recipes"])
 def test_what_nobody_foresaw_is_status_1_and_its_traceback_behind_debug(capsys, monkeypatch, line):
     def broken(pattern):

@@ -385,6 +385,25 @@ def test_files_that_no_search_wrote_are_not_replaced(capsys, linear):
     assert len(rows("margins.csv")) == 20
 
 
+def test_a_named_file_that_no_search_wrote_is_not_replaced(capsys, linear, monkeypatch):
+    before = {path: path.read_bytes() for path in Path().iterdir()}
+    assert {path.name for path in before} == {"margins_mine.py", "w.pt"}
+    for path in before:
+        with monkeypatch.context() as patch:
+            patch.setattr("dyart.cli.margins.preflight", lambda *_, **__: pytest.fail("it measures already"))
+            status, out, err = run(capsys, *linear, "--count", "20", "--out", path)
+        assert status == 2
+        assert f"--out {path} is no CSV file of margins: choose another name" in err
+        assert out == ""
+    after = {path: path.read_bytes() for path in Path().iterdir() if path.is_file()}
+    assert after == before
+    for count in (20, 10):
+        assert run(capsys, *linear, "--count", count, "--out", "margins.txt")[0] == 0, "its own is replaced"
+        assert len(rows("margins.txt")) == count
+    Path("margins.json").unlink()
+    assert run(capsys, *linear, "--count", "20", "--out", "margins.txt")[0] == 0, "without its settings, too"
+
+
 def test_a_record_is_json_where_nothing_was_found(capsys, linear):
     words = ["--count", "20", "--cross-check", "--steps", "2", "--out", "none.csv"]
     images = load("moons").test.images[:40]

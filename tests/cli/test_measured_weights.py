@@ -59,3 +59,21 @@ def test_records_of_earlier_versions_are_those_of_the_same_command(finished, cap
         assert "stays as it is" not in capsys.readouterr().out
         assert json.loads((finished / name).read_text())["checkpoint_name"] == checkpoint_of(finished).name
     assert not [*finished.glob("margins-*"), *finished.glob("evaluation-20-*")]
+
+
+def test_training_on_keeps_a_thorough_evaluation_of_weights_that_are_still_the_best(tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert main(["train", "fashion-mini-cnn-at", *TINY, "--out", str(folder), "--quiet"]) == 0
+    assert json.loads((folder / "evaluation.json").read_text())["tier"] == "pgd"
+    assert main(["evaluate", str(folder), "--attack", "margins", "--steps", "5", "--device", "cpu"]) == 0
+    thorough = (folder / "evaluation.json").read_bytes()
+    best = checkpoint_of(folder)
+    # Nothing is learnt: the best stays what it was.
+    on = ["train", str(folder), "--resume", "--optim.lr", "1e-12"]
+    capsys.readouterr()
+    assert main([*on, "--train.epochs", "3"]) == 0
+    said = capsys.readouterr().out
+    assert checkpoint_of(folder) == best
+    assert (folder / "evaluation.json").read_bytes() == thorough
+    assert "is of, which stays as it is" in said
+    assert "later epoch is as good by it, up to 3" in said

@@ -1,5 +1,7 @@
 """Files of weights as people have them: prefixes of wrappers, checkpoints around them, damage, other people's code."""
 
+import argparse
+
 import numpy as np
 import pytest
 import torch
@@ -136,12 +138,26 @@ def test_a_whole_model_is_not_run_and_the_message_gives_the_lines_that_save_its_
     with pytest.raises(RunError) as caught:
         read_weights(path)
     lines = {
-        "module": f"model = torch.load({str(path)!r}, weights_only=False)",
+        "module": f"held = torch.load({str(path)!r}, weights_only=False)",
         "script": f"torch.save(torch.jit.load({str(path)!r}).state_dict(), ",
     }
     assert lines[kind] in str(caught.value)
     model = torch.load(path, weights_only=False) if kind == "module" else torch.jit.load(path)
     torch.save(model.state_dict(), tmp_path / "weights.pt")
+    assert read_weights(tmp_path / "weights.pt").keys() == network.state_dict().keys()
+
+
+def test_the_lines_for_a_checkpoint_with_objects_beside_its_weights_work(tmp_path):
+    path, network = tmp_path / "checkpoint.pth", small()
+    torch.save({"state_dict": network.state_dict(), "args": argparse.Namespace(lr=0.1)}, path)
+    with pytest.raises(RunError) as caught:
+        read_weights(path)
+    words = str(caught.value)
+    first, second = words[words.index("held = ") :].split(", then ", 1)
+    names: dict = {"torch": torch}
+    exec(first, names)
+    line = second[: second.index(", with the entry")].replace('"weights.pt"', repr(str(tmp_path / "weights.pt")))
+    exec(line, names)
     assert read_weights(tmp_path / "weights.pt").keys() == network.state_dict().keys()
 
 

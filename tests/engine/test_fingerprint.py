@@ -91,10 +91,12 @@ def test_what_differs_shows():
         "images": altered(data, images=images),
         "labels": altered(data, labels=labels),
         "holdout": replace(data, holdout=data.holdout[1:]),
-        "classes": replace(data, classes=(*data.classes, "more")),
+        "names": replace(data, classes=data.classes[::-1]),
     }
     for name, other in others.items():
         assert {key for key, value in fingerprint(other).items() if value != known_by[key]} == {name}
+    more = fingerprint(replace(data, classes=(*data.classes, "more")))
+    assert {key for key, value in more.items() if value != known_by[key]} == {"classes", "names"}
 
 
 class Counted(np.ndarray):
@@ -126,3 +128,34 @@ def test_the_same_images_in_another_layout_are_the_same():
     labels = np.arange(40) % 2
     one, two = (DataSet("x", Split(x, labels), Split(x, labels), ("a", "b"), labels[:4]) for x in (images, last))
     assert fingerprint(one) == fingerprint(two)
+
+
+def test_a_file_of_data_may_be_moved(pictures, tmp_path, capsys):
+    assert main(["train", "mine.yaml", "--out", "runs/d1", "--quiet"]) == 0
+    (tmp_path / "elsewhere").mkdir()
+    pictures.rename(tmp_path / "elsewhere" / "mine")
+    on = ["train", "runs/d1", "--resume", "--train.epochs", "2", "--quiet"]
+    assert main(on) == 2
+    assert "If it was moved, name its new place: --data.name" in capsys.readouterr().err
+    assert main([*on, "--data.name", "elsewhere/mine"]) == 0, capsys.readouterr().err
+    write(tmp_path / "elsewhere" / "mine", "ant", 50, 5)
+    assert main([*on[:-2], "3", "--quiet", "--data.name", "elsewhere/mine"]) == 2
+    assert "was begun with other data" in capsys.readouterr().err
+
+
+def test_classes_in_another_order_are_not_measured(pictures, tmp_path, capsys):
+    assert main(["train", "mine.yaml", "--out", "runs/d1", "--quiet"]) == 0
+    images = np.random.RandomState(0).randint(0, 256, (10, 8, 8, 3), dtype=np.uint8)
+    labels = np.arange(10) % 2
+    for name, classes in {"same": ["ant", "bee"], "turned": ["bee", "ant"], "other": ["cow", "dog"]}.items():
+        np.savez(f"{name}.npz", images=images, labels=labels, classes=classes)
+    evaluate = ["evaluate", "runs/d1", "--attack", "clean", "--data"]
+    assert main([*evaluate, "same.npz"]) == 0
+    capsys.readouterr()
+    assert main([*evaluate, "turned.npz"]) == 2
+    said = capsys.readouterr().err
+    assert "was trained with the classes ant, bee, in this order; turned.npz has bee, ant" in said
+    with pytest.warns(
+        UserWarning, match=r"other\.npz has cow, dog: if these are other classes, the numbers mean nothing"
+    ):
+        assert main([*evaluate, "other.npz"]) == 0

@@ -12,7 +12,7 @@ from dyart.cli import main
 from dyart.data import load
 from dyart.data.loader import as_tensors
 from dyart.engine.run import make_model
-from dyart.engine.stored import averaged_weights, read_config
+from dyart.engine.stored import RunError, averaged_weights, read_config
 from dyart.evaluation.export import export
 from dyart.evaluation.submission import submission
 from dyart.models import NAMES, build
@@ -183,6 +183,76 @@ def test_the_command_writes_into_the_run_and_leaves_other_folders_alone(run, tmp
     assert "thesis.tex" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     assert main(["export", "no-such-run"]) == 2
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def fill_in(path, **entries):
+    """Write entries into a record as a person would, and leave the rest of it alone."""
+    record = json.loads(path.read_text())
+    for key, value in entries.items():
+        (record["issue"] if key in record["issue"] else record["model_info"])[key] = value
+    path.write_text(json.dumps(record))
+
+
+def test_what_was_filled_in_stays_through_later_exports(run, tmp_path, capsys):
+    path = export(run, tmp_path / "out") / "robustbench.json"
+    fresh = json.loads(path.read_text())
+    mine = {"link": "https://example.org", "authors": "A, B", "license": "MIT", "autoattack_acc": "41.00", "mine": 1}
+    fill_in(path, **mine, dataset="another")
+    for _ in range(2):
+        assert main(["export", str(run), "--out", str(tmp_path / "out")]) == 0
+        record = json.loads(path.read_text())
+        assert {**record["model_info"], **record["issue"]} == {**fresh["model_info"], **fresh["issue"], **mine}
+        assert record["unknown"] == [key for key in fresh["unknown"] if key not in mine]
+        assert "filled in by hand, and kept: link, authors, autoattack_acc, mine, license" in capsys.readouterr().out
+        card = (tmp_path / "out" / "README.md").read_text()
+        assert f"to be filled in: {', '.join(record['unknown'])}." in card
+
+
+def test_what_an_earlier_export_knew_of_other_weights_does_not_stay(run, tmp_path):
+    path = export(run, tmp_path / "out") / "robustbench.json"
+    fill_in(path, name="mine")
+    assert json.loads(path.read_text())["model_info"]["clean_acc"]
+    recorded = (run / "evaluation.json").read_text()
+    (run / "evaluation.json").write_text(json.dumps(json.loads(recorded) | {"network": "0" * 16}))
+    try:
+        info = json.loads((export(run, tmp_path / "out") / "robustbench.json").read_text())["model_info"]
+    finally:
+        (run / "evaluation.json").write_text(recorded)
+    assert info["clean_acc"] is None
+    assert info["name"] == "mine"
+
+
+@pytest.mark.parametrize("text", ['{"model_info": {"link": "x",}}', '{"link": "x"}', "[]"])
+def test_a_record_that_cannot_be_read_is_not_replaced(run, tmp_path, text):
+    (tmp_path / "robustbench.json").write_text(text)
+    with pytest.raises(RunError, match=r"robustbench\.json.*move"):
+        export(run, tmp_path)
+    assert contents(tmp_path) == {"robustbench.json": text.encode()}
+
+
+def test_a_card_that_was_edited_or_is_not_of_an_export_is_not_replaced(run, tmp_path, capsys):
+    (other := tmp_path / "other").mkdir()
+    (other / "README.md").write_text("hi\n")
+    folder = export(run, tmp_path / "out")
+    card = (folder / "README.md").read_text()
+    (folder / "README.md").write_text(card.replace("## Use", "## How to use"))
+    for place in (other, folder):
+        before = contents(place)
+        assert main(["export", str(run), "--out", str(place)]) == 2
+        err = capsys.readouterr().err
+        assert f"{place / 'README.md'} was edited, or no export wrote it" in err
+        assert "choose another folder with --out, or move the file away" in err
+        assert contents(place) == before
+    (folder / "README.md").write_text(card)
+    export(run, folder)
+    assert (folder / "README.md").read_text() == card
+    (folder / "README.md").unlink()
+    export(run, folder)
+    assert (folder / "README.md").read_text() == card
 
 
 def test_a_network_of_the_users_own_is_named_not_copied(tmp_path, monkeypatch):

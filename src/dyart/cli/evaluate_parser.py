@@ -47,7 +47,11 @@ def add_evaluate(commands: Commands, radii: Callable[[str], list[Radius]]) -> No
         default="autoattack",
         help="how hard to try, see below (default: autoattack)",
     )
-    add("--radii", type=radii, help="e.g. 2/255,8/255 (default: the run's; without a run 2,4,8,12,16/255)")
+    add(
+        "--radii",
+        type=radii,
+        help="e.g. 2/255,8/255 (default: the run's; without a run 2/255,4/255,8/255,12/255,16/255)",
+    )
     add("--norm", choices=["linf", "l2", "l1"], help="of the radii (default: the run's, else linf)")
     add("--strict", action="store_true", help="attack what is left at every radius; infer nothing")
     add("--steps", type=int, help="of the boundary search (default: 40 for margins, 50 before attacks)")

@@ -59,8 +59,11 @@ def margins_command(options: argparse.Namespace) -> None:
         raise ValueError(f"--out {path} is a folder: name the CSV file in it")
     if path.suffix == ".json":
         raise ValueError(f"--out {path}: name the CSV file, e.g. {path.with_suffix('.csv')}; a JSON goes beside it")
-    if options.out and foreign(path) == (record := path.with_suffix(".json")):
-        raise ValueError(f"--out {path}: settings go to {record}, which is something else: choose another name")
+    strange = foreign(path) if options.out else None
+    if strange == path:
+        raise ValueError(f"--out {path} is no CSV file of margins: choose another name")
+    if strange:
+        raise ValueError(f"--out {path}: settings go to {strange}, which is something else: choose another name")
     make_folder(path.parent)
     if options.out and (before := replaced(path)):
         print(before)

@@ -24,6 +24,7 @@ from dyart.data.ranks import align
 from dyart.data.sets import Indices
 from dyart.engine.checkpoint import MANIFEST
 from dyart.engine.fabric import make_fabric
+from dyart.engine.fingerprint import check_names
 from dyart.engine.run import make_model
 from dyart.engine.stored import CONFIG, RunError, averaged_weights, checkpoint_of, read_config, run_folder
 from dyart.engine.weights import WEIGHTS, check_weights_file, fit_weights, read_weights
@@ -172,6 +173,7 @@ def _of_run(place: Path, data_name: str | None) -> tuple[nn.Module, DataSet, Pat
     folder = run_folder(checkpoint)
     config = read_config(folder, method=False)
     data = load(data_name or config.data.name, Path(config.data.root) if config.data.root else None)
+    check_names(folder, data)
     model = make_model(config, data)
     print(f"network: {config.model.name}, averaged weights of {checkpoint}")
     fit_weights(model, averaged_weights(checkpoint), str(checkpoint), len(data.classes), advice_on_classes(data))

@@ -39,7 +39,9 @@ def train_command(options: argparse.Namespace) -> None:
         training.fabric.print(f"nothing is left to train; {folder / EVALUATION} stays as it is")
         return
     measured = measure_run(training)
-    if training.fabric.is_global_zero and not options.quiet:
+    if measured is None:
+        training.fabric.print(f"the best epoch is the one that {folder / EVALUATION} is of, which stays as it is")
+    elif training.fabric.is_global_zero and not options.quiet:
         print(measured)
 
 

@@ -42,7 +42,10 @@ def load(name: str, root: Path | None = None, verify: bool | None = None) -> Dat
         raise MissingDataError(f"the data set {name} is not in {root}; get it with: {command(name, root)}")
     path = Path(name).expanduser()
     if not path.exists():
-        raise MissingDataError(f"{unknown(name)}; and there is no file or folder of that name")
+        raise MissingDataError(
+            f"{unknown(name)}; and there is no file or folder of that name, seen from {Path.cwd()}. If it was moved, "
+            "name its new place: --data.name of a training, --data where a network is measured"
+        )
     stored = open_stored(path, verify)
     if stored is not None:
         return stored

@@ -148,7 +148,7 @@ def check_labels(labels: npt.NDArray[np.int64], classes: int, where: str) -> Non
     empty = np.flatnonzero(np.bincount(labels, minlength=classes) == 0)
     if len(empty):
         raise DataError(
-            f"{where}: no example of {_enumerate(empty)}, and labels go up to {classes - 1}; add examples, or "
+            f"{where}: no example of {_enumerate(empty)}, and there are {classes} classes; add examples, or "
             "renumber the labels without gaps: labels = numpy.unique(labels, return_inverse=True)[1]"
         )
 

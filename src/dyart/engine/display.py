@@ -102,8 +102,22 @@ class Display(Callback):
         if training.folder is not None and training.index.get("best"):
             place = training.folder / "checkpoints" / training.index["best"]
             epoch = place.name.removeprefix("epoch-").lstrip("0")  # a better one may have come, and not been saved
-            words = f"best by validation: epoch {epoch} (*), {place}"
+            words = f"best by validation: epoch {epoch} (*), {place}{_as_good(training, int(epoch))}"
             self.console.print(words, style="dim", markup=False, soft_wrap=True)
+
+
+def _as_good(training: "Training", best: int) -> str:
+    """Return a note on later epochs that the validation cannot tell from the best one; "" where there are none."""
+    figures = {
+        record["epoch"]: (record["val_clean"], record["val_robust"])
+        for record in training.history
+        if "val_clean" in record
+    }
+    later = [epoch for epoch, figure in figures.items() if epoch > best and figure == figures.get(best)]
+    if not later:
+        return ""
+    number = "one later epoch is" if len(later) == 1 else f"{len(later)} later epochs are"
+    return f"; {number} as good by it, up to {later[-1]}: another eval.radius would tell them apart"
 
 
 def _where(training: "Training") -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,13 @@ MOST_BYTES = 256 * 1024**2
 SAMPLE = 128
 BLOCK = 256  # examples that are copied at a time
 DIGITS = 16
-WORDS = {"labels": "other labels", "images": "other images or another order", "holdout": "another hold-out"}
+NAMED = 20  # classes
+WORDS = {
+    "labels": "other labels",
+    "images": "other images or another order",
+    "holdout": "another hold-out",
+    "names": "other class names",
+}
 
 
 def fingerprint(data: DataSet) -> dict[str, Any]:
@@ -37,6 +44,7 @@ def fingerprint(data: DataSet) -> dict[str, Any]:
         "labels": _digest(data.train.labels),
         "images": _digest(images[::step]),
         "holdout": _digest(data.holdout),
+        "names": list(data.classes),
     }
 
 
@@ -58,6 +66,26 @@ def check_data(folder: Path, data: DataSet) -> None:
             f"{folder} was begun with other data ({', '.join(words)}): images that it was trained on could be held out "
             f"now. Put {data.name} back as it was, or begin another run with --out"
         )
+
+
+def check_names(folder: Path, data: DataSet) -> None:
+    """Refuse to measure a run on a set that numbers the same classes in another way; warn where names are others.
+
+    Raises:
+        RunError: the names are the run's, in another order.
+    """
+    own = recorded(folder / ENVIRONMENT, FINGERPRINT).get("names") or []
+    names = list(data.classes)
+    if not own or own == names or all(name.isdecimal() for name in names) or all(name.isdecimal() for name in own):
+        return
+    order = f"{folder} was trained with the classes {_shown(own)}, in this order; {data.name} has {_shown(names)}"
+    if sorted(own) == sorted(names):
+        raise RunError(f"{order}: its labels would count as other classes. Number them as in the run")
+    warnings.warn(f"{order}: if these are other classes, the numbers mean nothing", stacklevel=2)
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
 
 
 def _digest(array: npt.NDArray[Any]) -> str:

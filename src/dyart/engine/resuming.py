@@ -23,11 +23,16 @@ Changes = Mapping[str, tuple[Any, Any]]
 def changes_of(folder: Path, config: Config) -> dict[str, tuple[Any, Any]]:
     """Return what a resumed run's configuration changes; refuse what must stay."""
     changed = _different(_begun(folder), config)
-    fixed = {key: pair for key, pair in changed.items() if key.startswith(STAY) and key not in MOVABLE}
+    fixed = {key: pair for key, pair in changed.items() if key.startswith(STAY) and not _movable(key, pair[1])}
     if fixed:
         words = ", ".join(f"{key} {old} (now {new})" for key, (old, new) in sorted(fixed.items()))
         raise RunError(f"{folder} was begun with {words}: resume it as it was, or begin another with --out")
     return changed | changed_sources(folder / ENVIRONMENT, config) | changed_threads(folder / ENVIRONMENT)
+
+
+def _movable(key: str, new: object) -> bool:
+    """Whether a setting is about the machine alone: a file of data may lie elsewhere (what it has is checked)."""
+    return key in MOVABLE or (key == "data.name" and Path(str(new)).expanduser().exists())
 
 
 def in_words(changes: Changes) -> str:

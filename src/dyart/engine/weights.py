@@ -73,8 +73,9 @@ def _pickle(path: Path) -> object:
         return load_plain(path)
     except NeedsCodeError as error:
         raise RunError(
-            f"{error}; {TRUSTED} model = torch.load({str(path)!r}, weights_only=False), then "
-            'torch.save(model.state_dict(), "weights.pt")'
+            f"{error}; {TRUSTED} held = torch.load({str(path)!r}, weights_only=False), then "
+            'torch.save(held["state_dict"] if isinstance(held, dict) else held.state_dict(), "weights.pt"), with the '
+            "entry that has the weights"
         ) from error
     except ValueError as error:
         raise RunError(str(error)) from error

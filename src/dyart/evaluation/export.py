@@ -1,5 +1,6 @@
 """A run's network as a folder that others can use: weights, a definition without this package, a record, a card."""
 
+import hashlib
 import json
 import types
 from dataclasses import asdict
@@ -33,24 +34,28 @@ SAFETENSORS, STATE, NETWORK, RECORD, CARD = (
 )
 # Examples on which the written network must give the run's own logits, bit for bit.
 CHECKED = 8
+# What a record asks for, and the names of all that its export could not know.
+PARTS, OPEN = ("model_info", "issue"), "left_open"
 
 
 def export(place: Path, out: Path | None = None) -> Path:
     """Write the averaged weights of a run's best epoch (or of a checkpoint) and all that using them takes.
 
     The network that the folder defines is built and compared with the run's own before the folder counts as written.
+    An earlier export is replaced, but for what somebody has filled in in its record since.
 
     Args:
         place: a run's folder or one of its checkpoints.
         out: the folder; None: ``export`` in the run's folder.
 
     Raises:
-        RunError: the place is no run, or the folder holds something else.
+        RunError: the place is no run, or the folder holds something else, or a card that was edited.
     """
     folder, checkpoint = run_folder(place), checkpoint_of(place)
     config = read_config(folder, method=False)
     data = load(config.data.name, Path(config.data.root) if config.data.root else None)
     out = folder / "export" if out is None else out
+    earlier = _earlier_record(out)
     _make_room(out)
     model = make_model(config, data).eval()
     weights = averaged_weights(checkpoint)
@@ -59,10 +64,10 @@ def export(place: Path, out: Path | None = None) -> Path:
     write_whole(out / NETWORK, _source(config, data))
     _check(model, out, data, config)
     evaluation = _evaluation(folder, checkpoint, data, model)
-    record = submission(config, data, evaluation)
+    record = _filled_in(submission(config, data, evaluation), earlier)
     write_json(out / RECORD, record)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    write_whole(out / CARD, card(config, data, evaluation, record, checkpoint, parameters))
+    write_whole(out / CARD, _sealed(card(config, data, evaluation, record, checkpoint, parameters)))
     return out
 
 
@@ -72,7 +77,61 @@ def _make_room(out: Path) -> None:
     strange = {path.name for path in out.iterdir()} - known if out.is_dir() else set()
     if strange:
         raise RunError(f"{out} holds other files ({', '.join(sorted(strange)[:3])}): choose another folder with --out")
+    if (out / CARD).exists() and not _is_sealed(out / CARD):
+        raise RunError(
+            f"{out / CARD} was edited, or no export wrote it: choose another folder with --out, or move the file away"
+        )
     out.mkdir(parents=True, exist_ok=True)
+
+
+def _sealed(text: str) -> str:
+    """Return a card with a last line that tells a later export whether somebody has edited it."""
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f"{text}\n<!-- Written by dyart export; sha256 of all above this line: {digest} -->\n"
+
+
+def _is_sealed(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return text == _sealed(text.rpartition("\n<!-- ")[0])
+
+
+def _earlier_record(out: Path) -> dict[str, Any]:
+    """Return the record of an earlier export, empty if there is none.
+
+    One that cannot be read is a reason to stop: somebody's entries may be in it.
+    """
+    path = out / RECORD
+    if not path.exists():
+        return {}
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read ({error}): mend it, or move it away") from error
+    if not isinstance(stored, dict) or not all(isinstance(stored.get(part), dict) for part in PARTS):
+        raise RunError(f"no export wrote {path}: choose another folder with --out, or move the file away")
+    return stored
+
+
+def _filled_in(record: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with what somebody has filled in in an earlier one, where it is unknown still.
+
+    What the earlier export itself knew, such as an accuracy, may be of other weights, and does not stay.
+    """
+    before, kept = earlier.get(OPEN), []
+    record[OPEN] = [key for part in PARTS for key, value in record[part].items() if value is None]
+    for part in PARTS:
+        own = [key for key in record[part] if isinstance(before, list) and key not in before]
+        for key, value in earlier.get(part, {}).items():
+            if value is not None and record[part].get(key) is None and key not in own:
+                record[part][key] = value
+                kept.append(key)
+    empty = {key for part in PARTS for key, value in record[part].items() if value is None}
+    record["unknown"] = [key for key in record["unknown"] if key in empty]
+    if kept:
+        record["notes"].append(f"filled in by hand, and kept: {', '.join(kept)}; see that it is true of these weights")
+    return record
 
 
 def _write_weights(model: nn.Module, out: Path, config: Config, data: DataSet) -> None:

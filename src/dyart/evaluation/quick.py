@@ -13,13 +13,14 @@ from dyart.engine.run import default_folder, make_model
 from dyart.engine.stored import averaged_weights, checkpoint_of, load_weights
 from dyart.evaluation.evaluate import evaluate
 from dyart.evaluation.examples import model_digest
-from dyart.evaluation.records import FILE, FLAGS, write_records
+from dyart.evaluation.records import FILE, FLAGS, earlier, write_records
 from dyart.evaluation.result import Evaluation
 from dyart.evaluation.tiers import Attack
 
 __all__ = ["FILE", "FLAGS", "Measured", "measure_run"]
 
 BATCH = 500
+THOROUGH = ("margins", "apgd", "autoattack")
 TIERS: dict[str, Attack] = {"pgd": "pgd", "margins": "margins", "none": "clean"}
 
 
@@ -38,11 +39,12 @@ class Measured:
         return f"test set, {count} images: clean {100 * clean:.1f} %{attack} ({self.path})"
 
 
-def measure_run(training: Training) -> Measured:
+def measure_run(training: Training) -> Measured | None:
     """Measure the averaged weights of a finished training's best epoch on the test set, as its recipe says.
 
     Quick, to be had after every training; an upper bound of the robust accuracy that AutoAttack would leave. The
-    processes of the training divide it among them; the first writes it.
+    processes of the training divide it among them; the first writes it. Where the run's folder has a more thorough
+    evaluation of the same weights, nothing is measured, and that one stays: None.
     """
     folder, team = default_folder(training.config), team_of(training.fabric)
     training.fabric.barrier()  # the first process has written what all will read
@@ -50,6 +52,10 @@ def measure_run(training: Training) -> Measured:
     model = make_model(training.config, training.data)
     load_weights(model, averaged_weights(folder), str(folder))
     model = model.to(device).eval()
+    digest = model_digest(model)
+    known = earlier(folder, ("tier", "asked"))
+    if known.get("asked", {}).get("network") == digest and known["tier"] in THOROUGH:
+        return None
     if device.type == "cuda":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     result = evaluate(
@@ -68,7 +74,7 @@ def measure_run(training: Training) -> Measured:
         restarts=1,
         precision="ieee",
         compile="off",
-        facts=_facts(training, folder) | {"network": model_digest(model)} if team.rank == 0 else None,
+        facts=_facts(training, folder) | {"network": digest} if team.rank == 0 else None,
         team=team,
     )
     if team.rank == 0:
