@@ -159,3 +159,12 @@ def test_classes_in_another_order_are_not_measured(pictures, tmp_path, capsys):
         UserWarning, match=r"other\.npz has cow, dog: if these are other classes, the numbers mean nothing"
     ):
         assert main([*evaluate, "other.npz"]) == 0
+
+
+def test_a_set_of_the_caller_s_own_gives_the_run_its_name(tmp_path):
+    data = replace(load("three-blobs"), name="my-points")
+    folder = tmp_path / "run"
+    train(make_config(folder), data=data)
+    assert "name: my-points" in (folder / "config.yaml").read_text()
+    assert train(make_config(folder, train_epochs=4), resume=True, data=data).epochs == 4
+    assert "name: my-points" in (folder / "config.yaml").read_text()

@@ -26,7 +26,10 @@ class Radius(float):
         try:
             number = _quotient(text) if "/" in text else float(value)
         except (TypeError, ValueError, ZeroDivisionError, OverflowError):
-            raise ValueError(f"{value!r} is no number: write 0.03, 1e-4 or 8/255") from None
+            several = (
+                ", and several with commas between them, 2/255,8/255" if text.count("/") > 1 and " " in text else ""
+            )
+            raise ValueError(f"{value!r} is no number: write 0.03, 1e-4 or 8/255{several}") from None
         if not math.isfinite(number):
             raise ValueError(f"{value!r} is not finite: write a number such as 0.03, 1e-4 or 8/255")
         radius = super().__new__(cls, number)

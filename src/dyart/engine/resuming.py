@@ -22,7 +22,7 @@ Changes = Mapping[str, tuple[Any, Any]]
 
 def changes_of(folder: Path, config: Config) -> dict[str, tuple[Any, Any]]:
     """Return what a resumed run's configuration changes; refuse what must stay."""
-    changed = _different(_begun(folder), config)
+    changed = _different(begun(folder), config)
     fixed = {key: pair for key, pair in changed.items() if key.startswith(STAY) and not _movable(key, pair[1])}
     if fixed:
         words = ", ".join(f"{key} {old} (now {new})" for key, (old, new) in sorted(fixed.items()))
@@ -42,7 +42,7 @@ def in_words(changes: Changes) -> str:
 
 def keep_settings(folder: Path, training: Training) -> None:
     """Give a training with nothing left to do the run's own settings: nothing was trained with others."""
-    own, asked = _begun(folder), training.config
+    own, asked = begun(folder), training.config
     changed = _different(own, asked)
     if changed:
         ended = "train.epochs" if training.position.epoch >= training.epochs else "train.early_stop"
@@ -73,7 +73,7 @@ def check_epochs(folder: Path, training: Training) -> None:
         )
 
 
-def _begun(folder: Path) -> Config:
+def begun(folder: Path) -> Config:
     """Return what a run's weights were trained with, by the checkpoint's copy: whatever happened to the file since."""
     return resolve(copied_config(folder) or folder / CONFIG)
 

@@ -30,7 +30,7 @@ from dyart.engine.files import write_json, write_whole
 from dyart.engine.fingerprint import FINGERPRINT, check_data, fingerprint
 from dyart.engine.fit import Training
 from dyart.engine.lock import LockedError, locked
-from dyart.engine.resuming import Changes, changes_of, check_epochs, compare_anew, in_words, keep_settings
+from dyart.engine.resuming import Changes, begun, changes_of, check_epochs, compare_anew, in_words, keep_settings
 from dyart.engine.stored import (
     CONFIG,
     ENVIRONMENT,
@@ -72,7 +72,7 @@ def train(
             other settings may change, e.g. the learning rate after a loss that was not finite: ``config.yaml`` has the
             newest, ``environment.json`` says what changed at which step. With nothing left to train, none is taken.
         callbacks: listeners, such as a display.
-        data: the set, if it is loaded already.
+        data: the set, if it is loaded already, or one of the caller's own, whose name the run then has.
 
     Raises:
         RunError: the folder holds another run, or one on other data, or none to resume, or cannot be written to, or is
@@ -82,6 +82,10 @@ def train(
     folder = default_folder(config)
     config = replace(config, out=str(folder))
     _check_folder(folder, resume)
+    if data is not None:
+        # So that nobody measures the network on what the recipe names; a resumed run is checked by its content.
+        own = begun(folder).data.name if resume else data.name
+        config = replace(config, data=replace(config.data, name=own))
     with ExitStack() as stack:
         stack.enter_context(deterministic(config.train.deterministic))
         fabric = _fabric(config)
