@@ -8,7 +8,7 @@ import pytest
 import torch
 from data_cases import numbered, pictures
 
-from dyart.data import DataError, MissingDataError, get, load
+from dyart.data import DataError, MissingDataError, from_arrays, get, load
 from dyart.data.loader import Loader
 from dyart.engine.run import prepare
 from dyart.engine.stored import RunError
@@ -29,7 +29,10 @@ def npz(folder, **arrays):
     return path
 
 
-@pytest.mark.parametrize("names", [None, ("x_train", "y_train", "x_test", "y_test")], ids=["ours", "keras"])
+KERAS = ("x_train", "y_train", "x_test", "y_test")
+
+
+@pytest.mark.parametrize("names", [None, KERAS, [name.upper() for name in KERAS]], ids=["ours", "keras", "capitals"])
 def test_an_npz_file_is_read_under_either_set_of_names(tmp_path, names):
     arrays = four()
     data = load(str(npz(tmp_path, **dict(zip(names or arrays, arrays.values(), strict=True)))))
@@ -38,6 +41,21 @@ def test_an_npz_file_is_read_under_either_set_of_names(tmp_path, names):
     assert data.classes == ("0", "1", "2")
     assert data.train.labels.dtype == np.int64
     assert np.bincount(data.train.labels[data.holdout]).tolist() == [2, 2, 2], "a tenth of each class"
+
+
+def test_a_class_without_a_test_example_is_noted(tmp_path):
+    arrays = four()
+    arrays["test_labels"] = np.where(arrays["test_labels"] == 1, 2, arrays["test_labels"])
+    data = load(str(npz(tmp_path, **arrays, classes=["ant", "bee", "cow"])))
+    assert "no test example of bee: accuracies are of the other 2 classes" in data.notes
+    assert load(str(npz(tmp_path, **four()))).notes == ()
+
+
+def test_names_as_pandas_has_them_are_explained(tmp_path):
+    arrays = four()
+    arrays["train_labels"] = np.array([f"class {label}" for label in arrays["train_labels"]], dtype=object)
+    with pytest.raises(DataError, match=r"save names as labels\.astype\(str\)"):
+        load(str(npz(tmp_path, **arrays)))
 
 
 def test_a_folder_of_npy_files_is_read(tmp_path):
@@ -368,3 +386,17 @@ def test_the_command_names_a_folder_that_is_not_the_usual_one(tmp_path, monkeypa
 def test_an_unknown_name_gets_the_nearest(tmp_path):
     with pytest.raises(MissingDataError, match=r"no data set 'tiny_imagnet' \(did you mean 'tiny-imagenet'\?\)"):
         load("tiny_imagnet", tmp_path)
+
+
+def test_arrays_and_tensors_are_a_set_as_a_file_of_them_is(tmp_path):
+    arrays = four()
+    of_file = load(str(npz(tmp_path, **arrays)))
+    images, labels, test_images, test_labels = map(torch.from_numpy, arrays.values())
+    data = from_arrays(images, labels, test_images, test_labels, classes=["ant", "bee", "cow"], name="insects")
+    assert np.array_equal(data.train.images, of_file.train.images)
+    assert np.array_equal(data.test.labels, of_file.test.labels)
+    assert np.array_equal(data.holdout, of_file.holdout)
+    assert (data.name, data.classes) == ("insects", ("ant", "bee", "cow"))
+    assert from_arrays(images, labels).test_rows is not None
+    with pytest.raises(DataError, match=r"own \(training labels\): no example of class 0"):
+        from_arrays(images, labels + 1, test_images, test_labels)

@@ -186,3 +186,8 @@ def test_a_damaged_file_is_named(tmp_path, capsys):
     (tmp_path / "w.safetensors").write_bytes(b"nothing of the kind")
     assert main(["margins", str(tmp_path / "w.safetensors")]) != 0
     assert "no .safetensors file" in capsys.readouterr().err
+
+
+def test_of_a_run_s_folder_the_way_to_its_network_is_told(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"is a folder: if it is a run, dyart export .*model\.safetensors"):
+        load(tmp_path)

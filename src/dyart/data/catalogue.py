@@ -1,21 +1,24 @@
 """Which data sets there are, and loading one of them by name or path."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from dyart.data.errors import DataError, MissingDataError
 from dyart.data.mini import MINI, MINI_FILE, TEST, TRAIN, fashion_mini
 from dyart.data.names import FASHION
 from dyart.data.obtain import unknown
+from dyart.data.raw import Raw
 from dyart.data.registry import REGISTRY
 from dyart.data.sets import DataSet, Split, drawn
 from dyart.data.store import command, data_root, manifest, open_stored
 from dyart.data.toy import DRAW, toy
 from dyart.data.toy import TEST as TOY_TEST
 from dyart.data.toy import TRAIN as TOY_TRAIN
-from dyart.data.user import read_user
+from dyart.data.user import read_arrays, read_user
 
 
 def load(name: str, root: Path | None = None, verify: bool | None = None) -> DataSet:
@@ -49,7 +52,37 @@ def load(name: str, root: Path | None = None, verify: bool | None = None) -> Dat
     stored = open_stored(path, verify)
     if stored is not None:
         return stored
-    raw = read_user(path)
+    return _own(name, read_user(path))
+
+
+def from_arrays(
+    images: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    test_images: npt.ArrayLike | None = None,
+    test_labels: npt.ArrayLike | None = None,
+    classes: Sequence[str] | None = None,
+    name: str = "own",
+) -> DataSet:
+    """Return a data set of arrays, checked as a file of them is: for ``dyart.engine.run.train(config, data=...)``.
+
+    Args:
+        images: ``[N, H, W]``, ``[N, H, W, C]`` or ``[N, C, H, W]``, 0 to 255 or 0 to 1; or vectors ``[N, D]`` in
+            [0, 1]. Tensors on the CPU are arrays, too.
+        labels: ``[N]``, numbers from 0 on, or names.
+        test_images: likewise; None: a fifth of the images is set aside.
+        test_labels: likewise.
+        classes: names of the classes, in the order of the labels.
+        name: what a run says that it was trained on.
+
+    Raises:
+        DataError: something does not fit; the message says what.
+    """
+    given = {"images": images, "labels": labels, "test_images": test_images, "test_labels": test_labels}
+    arrays = {key: np.asarray(part) for key, part in (given | {"classes": classes}).items() if part is not None}
+    return _own(name, read_arrays(arrays, name))
+
+
+def _own(name: str, raw: Raw) -> DataSet:
     labels = raw.train_labels.astype(np.int64)
     return DataSet(
         name=name,

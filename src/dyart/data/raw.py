@@ -1,6 +1,6 @@
 """What every reader returns: four arrays in the stored form, checked once for all."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from dyart.data.errors import DataError
 from dyart.data.sets import Images, Indices, NumberedBy, check_labels
 
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+NAMED = 10  # classes that a note names
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +52,8 @@ class Raw:
 def check(raw: Raw, where: str, test_alone: bool = False) -> Raw:
     """Return ``raw`` if images and labels fit each other and every class has a training example; raise otherwise.
 
+    Classes without a test example are noted.
+
     A set with a test part alone, which is enough to measure a network, has no training examples to look at.
     """
     for part, images, labels in (
@@ -78,4 +81,9 @@ def check(raw: Raw, where: str, test_alone: bool = False) -> Raw:
             f"{where}: test labels go from {low} to {high}, and there are {len(raw.classes)} classes (labels 0 to "
             f"{len(raw.classes) - 1})" + ("" if test_alone else "; every class of the test set needs training examples")
         )
-    return raw
+    missing = np.flatnonzero(np.bincount(raw.test_labels.astype(np.int64), minlength=len(raw.classes)) == 0)
+    if test_alone or not len(missing):
+        return raw
+    names = ", ".join(raw.classes[label] for label in missing[:NAMED]) + (", ..." if len(missing) > NAMED else "")
+    note = f"no test example of {names}: accuracies are of the other {len(raw.classes) - len(missing)} classes"
+    return replace(raw, notes=(note, *raw.notes))

@@ -19,11 +19,11 @@ from dyart.data.trees import open_tree
 
 Array = npt.NDArray[Any]
 
-# Each of our names, and the other names under which such arrays are commonly saved.
+# Each of our names, and the other names under which such arrays are commonly saved, in capitals or not.
 NAMES = {
-    "train_images": ("train_images", "x_train", "X_train", "images", "x", "X", "data"),
+    "train_images": ("train_images", "x_train", "images", "x", "data"),
     "train_labels": ("train_labels", "y_train", "labels", "y", "targets"),
-    "test_images": ("test_images", "x_test", "X_test"),
+    "test_images": ("test_images", "x_test"),
     "test_labels": ("test_labels", "y_test"),
 }
 
@@ -34,10 +34,10 @@ def read_user(path: Path, progress: Progress | None = None) -> Raw:
     """Return the set at a path: an .npz file, a folder with .npy files, or pictures in one folder per class."""
     with explain_unreadable(path):
         if path.is_file() and path.suffix == ".npz":
-            return _from_arrays(_npz(path), str(path))
+            return read_arrays(_npz(path), str(path))
         if path.is_dir() and any(path.glob("*.npy")):
             arrays = {file.stem: _npy(file) for file in sorted(path.glob("*.npy"))}
-            return _from_arrays(arrays, str(path))
+            return read_arrays(arrays, str(path))
         if path.is_dir() or path.name.endswith((".zip", ".tar", ".tgz", ".tar.gz")):
             raw = read_class_folders(open_tree(path), progress, where=str(path))
             if raw is not None:
@@ -59,7 +59,8 @@ def _npz(path: Path) -> dict[str, Array]:
     except PermissionError:
         raise
     except Exception as error:  # numpy, zipfile and zlib each have their own errors for a damaged file
-        raise DataError(f"{path} is truncated, altered or no .npz of plain arrays ({error})") from error
+        words = f"{path} is truncated, altered or no .npz of plain arrays ({error}){_objects(error)}"
+        raise DataError(words) from error
 
 
 def _npy(path: Path) -> Array:
@@ -68,14 +69,21 @@ def _npy(path: Path) -> Array:
     except PermissionError:
         raise
     except Exception as error:
-        raise DataError(f"{path} is truncated, altered or no plain .npy array ({error})") from error
+        raise DataError(f"{path} is truncated, altered or no plain .npy array ({error}){_objects(error)}") from error
 
 
-def _from_arrays(arrays: Mapping[str, Array], where: str) -> Raw:
-    found = {ours: next((arrays[name] for name in names if name in arrays), None) for ours, names in NAMES.items()}
+def _objects(error: Exception) -> str:
+    """Return what to do about an array of Python objects, as pandas has its texts."""
+    return "; save names as labels.astype(str), numbers as labels.astype(int)" if "Object arrays" in str(error) else ""
+
+
+def read_arrays(arrays: Mapping[str, Array], where: str) -> Raw:
+    """Return the set that arrays make up, by any of their usual names; ``where`` is for messages."""
+    lower = {name.lower(): array for name, array in arrays.items()}
+    found = {ours: next((lower[name] for name in names if name in lower), None) for ours, names in NAMES.items()}
     images, labels = found["train_images"], found["train_labels"]
     test_images, test_labels = found["test_images"], found["test_labels"]
-    names = arrays.get("classes", arrays.get("class_names"))
+    names = lower.get("classes", lower.get("class_names"))
     if images is None and labels is None and test_images is not None and test_labels is not None:
         return _test_alone(test_images, test_labels, names, where)
     if images is None or labels is None:

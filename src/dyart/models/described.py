@@ -108,6 +108,11 @@ def description_of(path: str | Path) -> Description | None:
     """
     from safetensors import safe_open
 
+    if Path(path).is_dir():
+        raise FileNotFoundError(
+            f"{path} is a folder: if it is a run, dyart export {path} writes its network to "
+            f"{Path(path) / 'export' / 'model.safetensors'}, which can be loaded"
+        )
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path}")
     try:
