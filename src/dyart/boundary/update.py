@@ -32,7 +32,8 @@ def update_direction(
     Args:
         model: the model, in the mode in which the step would be taken.
         loss: computes a scalar loss of the model, e.g. ``lambda: cross_entropy(model(x), y)``; None: use the
-            gradients that ``backward()`` has left in ``.grad`` (needs an optimizer).
+            gradients that ``backward()`` has left in ``.grad`` (needs an optimizer); those that a ``GradScaler`` has
+            scaled after its ``unscale_(optimizer)``.
         optimizer: None: theta' = -grad, the paper's continuous time. Otherwise the difference that its next
             ``step()`` makes, with momentum, decay and everything else in its state and settings.
         clip_norm: clip the global norm of the gradient first, as ``clip_grad_norm_`` does.
