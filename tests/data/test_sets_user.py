@@ -8,7 +8,7 @@ import pytest
 import torch
 from data_cases import numbered, pictures
 
-from dyart.data import DataError, MissingDataError, from_arrays, get, load
+from dyart.data import DataError, MissingDataError, get, load
 from dyart.data.loader import Loader
 from dyart.engine.run import prepare
 from dyart.engine.stored import RunError
@@ -386,17 +386,3 @@ def test_the_command_names_a_folder_that_is_not_the_usual_one(tmp_path, monkeypa
 def test_an_unknown_name_gets_the_nearest(tmp_path):
     with pytest.raises(MissingDataError, match=r"no data set 'tiny_imagnet' \(did you mean 'tiny-imagenet'\?\)"):
         load("tiny_imagnet", tmp_path)
-
-
-def test_arrays_and_tensors_are_a_set_as_a_file_of_them_is(tmp_path):
-    arrays = four()
-    of_file = load(str(npz(tmp_path, **arrays)))
-    images, labels, test_images, test_labels = map(torch.from_numpy, arrays.values())
-    data = from_arrays(images, labels, test_images, test_labels, classes=["ant", "bee", "cow"], name="insects")
-    assert np.array_equal(data.train.images, of_file.train.images)
-    assert np.array_equal(data.test.labels, of_file.test.labels)
-    assert np.array_equal(data.holdout, of_file.holdout)
-    assert (data.name, data.classes) == ("insects", ("ant", "bee", "cow"))
-    assert from_arrays(images, labels).test_rows is not None
-    with pytest.raises(DataError, match=r"own \(training labels\): no example of class 0"):
-        from_arrays(images, labels + 1, test_images, test_labels)

@@ -116,7 +116,7 @@ def _warn_of_others(off: Tensor, margin: Tensor) -> None:
 
 
 def _check_dtype(module: nn.Module, found: BoundaryPoints) -> None:
-    """Raise unless the points are of the parameters' dtype: the model would run on none of its layers' inputs."""
+    """Raise where one of points and parameters is float64 and the other is not: the model does not take such points."""
     dtypes = {parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()}
     if dtypes and found.points.dtype not in dtypes and torch.float64 in {*dtypes, found.points.dtype}:
         dtype = str(next(iter(dtypes))).removeprefix("torch.")

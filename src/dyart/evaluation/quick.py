@@ -54,7 +54,7 @@ def measure_run(training: Training) -> Measured | None:
     model = model.to(device).eval()
     digest = model_digest(model)
     known = earlier(folder, ("tier", "asked"))
-    if known.get("asked", {}).get("network") == digest and known["tier"] in THOROUGH:
+    if known.get("asked", {}).get("network") == digest and known.get("tier") in THOROUGH:
         return None
     if device.type == "cuda":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
