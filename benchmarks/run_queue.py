@@ -10,8 +10,8 @@ code): a training or an attack that the time cuts short goes on at the next call
 is copied to --out, if given: `results/NAME.json` and `weights/NAME.safetensors` (16 bit); with these (--results and
 --weights) another machine goes on with the attacks of a training. --parallel K runs K at a time on the same device; MPS
 (`nvidia-cuda-mps-control -d` before it) lets them share a GPU instead of taking turns. --only takes groups or parts of
-names. A run that failed is recorded, and not run again without --retry. Options of every run go after `--`:
-`... run --seconds 60 -- --data.limit 1000`.
+names, and runs them in that order. A run that failed is recorded, and not run again without --retry. Options of every
+run go after `--`: `... run --seconds 60 -- --data.limit 1000`.
 """
 
 import argparse
@@ -101,7 +101,7 @@ def tasks(runs: Sequence[Run], places: Sequence["Place"], retry: bool = False) -
 
 
 def chosen(runs: Sequence[Run], only: Sequence[str]) -> list[Run]:
-    """Return runs by group or part of the name; all without a choice.
+    """Return runs by group or part of the name, in the order of the choice; all, as planned, without one.
 
     Raises:
         SystemExit: a choice names none.
@@ -115,7 +115,9 @@ def chosen(runs: Sequence[Run], only: Sequence[str]) -> list[Run]:
     def named(run: Run, word: str) -> bool:
         return word == run.group if word in groups else word in run.name
 
-    return [run for run in runs if not only or any(named(run, word) for word in only)]
+    if not only:
+        return list(runs)
+    return list({run.name: run for word in only for run in runs if named(run, word)}.values())
 
 
 def fitting(waiting: Sequence[Task], seconds: float) -> list[Task]:

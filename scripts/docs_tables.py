@@ -4,8 +4,9 @@
     python scripts/docs_tables.py --check    exit with 1 if one is not what its JSON says
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->` in any page of docs/ (or README.md); NAME is that of a
-function here, in published_tables.py, class_tables.py, trial_tables.py, target_tables.py, dynamics_tables.py or
-evaluation_tables.py (docs/results), in savings_tables.py (the guide about speed) or in headline_table.py (the README).
+function here, in published_tables.py, class_tables.py, sensitivity_tables.py, trial_tables.py, target_tables.py,
+dynamics_tables.py or evaluation_tables.py (docs/results), in savings_tables.py (the guide about speed) or in
+headline_table.py (the README).
 Sentences can have numbers, too: `<!-- number: NAME -->...<!-- end -->`.
 """
 
@@ -23,6 +24,7 @@ import evaluation_tables
 import headline_table
 import published_tables
 import savings_tables
+import sensitivity_tables
 import target_tables
 import trial_tables
 from published_tables import grid
@@ -335,6 +337,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "search-robust-soft": lambda: search("linf", "soft", "search_robust"),
     **published_tables.MAKERS,
     **class_tables.MAKERS,
+    **sensitivity_tables.MAKERS,
     **dynamics_tables.MAKERS,
     **evaluation_tables.MAKERS,
     **headline_table.MAKERS,

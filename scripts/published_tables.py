@@ -32,12 +32,6 @@ COLUMNS = (CLEAN, *RADII)
 OWN = ("DyART-AWP", "natural")  # not among the paper's robust methods
 NOT_YET = "not run yet"
 PAPERS = "the paper"
-# What the paper says of a larger (of r0: a smaller) value, by column: its appendix, "Hyperparameter Sensitivity".
-DIRECTIONS: dict[str, tuple[bool, dict[str, int]]] = {
-    "method.alpha": (True, {CLEAN: 1, "2/255": 1, "4/255": 1, "12/255": -1, "16/255": -1}),
-    "method.r0": (False, {CLEAN: 1, "2/255": 1, "12/255": -1, "16/255": -1}),
-    "method.lam": (True, {CLEAN: -1, "2/255": -1, "4/255": -1, "12/255": 1, "16/255": 1}),
-}
 Records = Mapping[str, list[dict[str, Any]]]
 
 
@@ -280,49 +274,6 @@ def _network(table: str | None) -> str:
     ]
 
 
-def axis(key: str) -> str:
-    """Return the runs along one setting, all else being that of the base."""
-    group = groups()["sensitivity"]
-    lines = []
-    for value, runs in group.of_axis(key).items():
-        shown = {"null": "off"}.get(written(value), written(value)) + (" (base)" if value == group.base[key] else "")
-        records = records_of(runs)
-        if not records:
-            lines.append([shown, NOT_YET, *[""] * 8])
-            continue
-        record = records[0]
-        held_out = record["validation"]["val_robust"][record["best_epoch"] - 1]
-        accuracies = [cell(values_of(records, column)) for column in COLUMNS]
-        times = [f"{100 * held_out:.1f}", effort(records)[1]]
-        lines.append([shown, *accuracies, *times, links(records)])
-    head = [f"`{key}`", "clean, %", *RADII, "hold-out, PGD-20", "s per epoch", "JSON, seed"]
-    return grid_of_runs("Runs along this setting", head, lines)
-
-
-def directions() -> str:
-    """Return what the paper says of its settings beside the paired difference between the ends of each axis."""
-    group, lines = groups()["sensitivity"], []
-    for key, (upwards, expected) in DIRECTIONS.items():
-        values = group.axes[key] if upwards else group.axes[key][::-1]
-        runs = group.of_axis(key)
-        first, second = (records_of(runs[value]) for value in (values[0], values[-1]))
-        title = f"`{key}` {written(values[0])} → {written(values[-1])}"
-        if not first or not second:
-            lines.append([title, NOT_YET, *[""] * (len(COLUMNS) - 1)])
-            continue
-        lines.append([title, *(_verdict(difference(first, second, c), expected.get(c, 0)) for c in COLUMNS)])
-    return grid_of_runs("Differences", ["points", "clean", *RADII], lines)
-
-
-def _verdict(found: Difference, expected: int) -> str:
-    """Return a difference, and whether it has the sign that the paper reports."""
-    if not expected:
-        return str(found)
-    clear = 1 if found.low > 0 else -1 if found.high < 0 else 0
-    word = {expected: "as the paper", -expected: "against the paper", 0: "open"}[clear]
-    return f"{found}, {word}"
-
-
 def overview() -> str:
     """Return, per group, how many runs are done, done in part, failed and missing, and the time they took."""
     lines = []
@@ -387,7 +338,6 @@ def makers() -> dict[str, Callable[[], str]]:
     made: dict[str, Callable[[], str]] = {
         "runs-overview": overview,
         "runs-earlier": earlier,
-        "directions": directions,
         "models": models,
         "figure-methods": partial(figure, *at),
         "figure-trade-off": partial(figure, *both),
@@ -396,8 +346,7 @@ def makers() -> dict[str, Callable[[], str]]:
         if group.runs[0].judge:  # trial_tables.py
             continue
         made[f"conditions-{name}"] = partial(conditions, name)
-        made |= {f"axis-{key.partition('.')[2].replace('_', '-')}": partial(axis, key) for key in group.axes}
-        if group.axes or group.runs[0].target:  # target_tables.py
+        if group.axes or group.runs[0].target:  # sensitivity_tables.py, target_tables.py
             continue
         made[f"runs-{name}"] = partial(methods, name)
         made[f"winners-{name}"] = partial(winners, name)

@@ -11,6 +11,7 @@ from plan import Run
 from run_records import CLEAN, evaluation_of, flags_of
 
 TIER, COMPARED = "margins", "8/255"
+KINDS = ("clean", "robust")  # of accuracy, as the training logs it
 
 
 def trials(name: str) -> str:
@@ -29,6 +30,30 @@ def trials(name: str) -> str:
     head = ["", "settings", "clean, %", *published.RADII, f"{COMPARED}, minus the first"]
     head += ["epochs", "s per epoch", "JSON, seed"]
     return published.grid_of_runs("Trials", head, lines)
+
+
+def carried_over(name: str) -> str:
+    """Return, of trials that measured it, accuracies on images they were trained on beside those of the hold-out."""
+    lines = []
+    for runs in published.groups()[name].rows.values():
+        for record in _done(runs):
+            at_best = {key: values[record["best_epoch"] - 1] for key, values in record["validation"].items() if values}
+            if at_best.get("train_robust") is None:
+                continue
+            trained, held_out = ([100 * at_best[f"{part}_{kind}"] for kind in KINDS] for part in ("train", "val"))
+            lost = [after - before for before, after in zip(trained, held_out, strict=True)]
+            numbers = [f"{value:.1f}" for value in (*trained, *held_out)] + [f"{value:+.1f}" for value in lost]
+            lines.append([runs[0].label, *numbers])
+    head = [
+        "PGD-20, best epoch, %",
+        "trained on: clean",
+        COMPARED,
+        "held out: clean",
+        COMPARED,
+        "difference: clean",
+        COMPARED,
+    ]
+    return published.grid(head, lines) if lines else f"\nAccuracies on images of the training: {published.NOT_YET}.\n"
 
 
 def conditions(name: str) -> str:
@@ -73,6 +98,7 @@ def makers() -> dict[str, Callable[[], str]]:
     """Return the tables by name, which ends with the group's."""
     names = [name for name, group in published.groups().items() if group.runs[0].judge]
     made: dict[str, Callable[[], str]] = {f"trials-{name}": partial(trials, name) for name in names}
+    made |= {f"carried-over-{name}": partial(carried_over, name) for name in names}
     return made | {f"conditions-{name}": partial(conditions, name) for name in names}
 
 

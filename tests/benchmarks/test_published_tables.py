@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 from bench_cases import ROOT, evaluation, module, record
 
-NAMES = ("published_tables", "trial_tables", "target_tables", "dynamics_tables", "class_tables", "docs_figures")
-plan, run_records, tables, trials, targets, dynamics, classes, figures = map(module, ("plan", "run_records", *NAMES))
-MAKERS = {**tables.MAKERS, **trials.MAKERS, **targets.MAKERS, **dynamics.MAKERS, **classes.MAKERS}
+TABLES = ("published", "sensitivity", "trial", "target", "dynamics", "class")
+plan, run_records, figures = map(module, ("plan", "run_records", "docs_figures"))
+tables, sensitivity, trials, targets, dynamics, classes = (module(f"{name}_tables") for name in TABLES)
+MAKERS = {
+    name: maker
+    for part in (tables, sensitivity, trials, targets, dynamics, classes)
+    for name, maker in part.MAKERS.items()
+}
 BN = "cifar10-resnet18-bn"
 RUNS = {run.name: run for group in plan.load_plan() for run in group.runs}
 
@@ -153,7 +158,7 @@ def test_failures_are_listed_and_not_missing(results):
 def test_an_axis_has_the_base_and_the_hold_out(results):
     add(results, "sensitivity-base-seed0", evaluation([80, 70, 60, 50, 30, 10]))
     add(results, "sensitivity-clip-null-seed0", evaluation([79, 70, 60, 50, 30, 10]))
-    table = tables.axis("optim.clip")
+    table = sensitivity.axis("optim.clip")
     assert row(table, "1.5 (base)")[1] == "80.00"
     assert row(table, "1.5 (base)")[7] == "48.1"
     assert row(table, "off")[1] == "79.00"
@@ -163,12 +168,12 @@ def test_an_axis_has_the_base_and_the_hold_out(results):
 def test_directions_are_judged_by_the_interval(results):
     add(results, "sensitivity-alpha-0-seed0", evaluation([70, 60, 60, 50, 20, 10]))
     add(results, "sensitivity-alpha-8-seed0", evaluation([80, 50, 60, 50, 30, 10]))
-    clean, two, four, eight, *_ = row(tables.directions(), "`method.alpha` 0 → 8")[1:]
+    clean, two, four, eight, *_ = row(sensitivity.directions(), "`method.alpha` 0 → 8")[1:]
     assert clean.endswith("as the paper")
     assert two.endswith("against the paper")
     assert four.endswith("open")
     assert eight.endswith("]")  # the paper's text says nothing general of it
-    assert row(tables.directions(), "`method.r0` 20/255 → 12/255")[1] == "not run yet"
+    assert row(sensitivity.directions(), "`method.r0` 20/255 → 12/255")[1] == "not run yet"
 
 
 def test_the_dots_of_the_paper_have_the_shares_that_are_known_of_them(results):
@@ -216,6 +221,17 @@ def test_trials_are_compared_with_the_first_image_by_image(results):
     waiting = words.split("Not run yet: ")[1].strip(" .\n").split("; ")
     assert "beta 20" in waiting
     assert not {"DyART", "lam 900", "cutmix"} & set(waiting)
+
+
+def test_what_a_trial_learnt_stands_beside_what_carries_over(results):
+    logged = {"val_clean": [None, 0.79, 0.8], "val_robust": [None, 0.46, 0.45], "train_clean": [None, 0.85, 0.9]}
+    logged["train_robust"] = [None, 0.55, 0.6]
+    seen = evaluation([80, 70, 60, 48, 30, 10], tier="margins")
+    add(results, "trials-dyart-seed0", seen, best_epoch=2, validation=logged)
+    add(results, "trials-lam-900-seed0", seen, best_epoch=2, validation={**logged, "train_robust": [None] * 3})
+    table = trials.carried_over("trials")
+    assert row(table, "DyART")[1:] == ["85.0", "55.0", "79.0", "46.0", "-6.0", "-9.0"]
+    assert "lam 900" not in table  # not measured there
 
 
 def test_a_group_has_columns_of_its_own_radii(results):

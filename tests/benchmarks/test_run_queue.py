@@ -177,6 +177,7 @@ def test_a_group_s_name_is_not_part_of_another_s():
     one, two = (plan.Run(group, "a", "fashion-mini-cnn-at", 0, 4) for group in ("trials", "fast-trials"))
     assert queue.chosen([one, two], ["trials"]) == [one]
     assert queue.chosen([one, two], ["trials-a"]) == [one, two]
+    assert queue.chosen([one, two], ["fast-trials", "trials-a"]) == [two, one]  # in the order of the words
 
 
 def test_a_run_that_is_timed_has_the_device_to_itself(place):
