@@ -95,6 +95,7 @@ class Signed(DyART):
     Args:
         outside: weight of these examples beside those inside.
         depth: examples that are farther outside take no part, as those inside beyond r0 do not.
+        r0: margins beyond it are left alone.
         lam: weight of the margin term.
         kl: weight of a divergence.
         kl_radius: its distance from the inputs.
@@ -105,12 +106,13 @@ class Signed(DyART):
         self,
         outside: float = 0.25,
         depth: float = 16 / 255,
+        r0: float = 16 / 255,
         lam: float = 250.0,
         kl: float = 0.0,
         kl_radius: float | None = None,
         steps: int = 8,
     ) -> None:
-        super().__init__(lam=lam, steps=steps, kl=kl, kl_radius=kl_radius)
+        super().__init__(r0=r0, lam=lam, steps=steps, kl=kl, kl_radius=kl_radius)
         self.outside, self.depth = outside, depth
         self.at_inputs: Tensor | None = None
 
