@@ -153,7 +153,7 @@ def test_a_file_where_none_can_be_written_is_refused_before_the_work(capsys, mon
     if not os.path.isdir("/proc/self"):
         pytest.skip("needs a folder in which nobody can write")
     monkeypatch.chdir(place)
-    for module in ("margins.preflight", "curves.write_curves", "bench._measured"):
+    for module in ("margins.look_at", "curves.write_curves", "bench._measured"):
         monkeypatch.setattr(f"dyart.cli.{module}", lambda *_, **__: pytest.fail("it works already"))
     for out, words in (
         ("/proc/foo", "cannot write into /proc (No such file or directory): choose another folder with --out"),

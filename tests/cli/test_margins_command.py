@@ -390,7 +390,7 @@ def test_a_named_file_that_no_search_wrote_is_not_replaced(capsys, linear, monke
     assert {path.name for path in before} == {"margins_mine.py", "w.pt"}
     for path in before:
         with monkeypatch.context() as patch:
-            patch.setattr("dyart.cli.margins.preflight", lambda *_, **__: pytest.fail("it measures already"))
+            patch.setattr("dyart.cli.margins.look_at", lambda *_, **__: pytest.fail("it measures already"))
             status, out, err = run(capsys, *linear, "--count", "20", "--out", path)
         assert status == 2
         assert f"--out {path} is no CSV file of margins: choose another name" in err

@@ -316,6 +316,38 @@ def test_missing_arrays_are_named(tmp_path):
         load(str(npz(tmp_path, **arrays)))
 
 
+@pytest.mark.parametrize("names", ["val_images val_labels", "X_val y_val", "x_valid y_valid", "x_testing y_testing"])
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "beside a training part"])
+def test_a_part_for_validation_is_the_test_part_as_in_a_folder_of_pictures(tmp_path, names, alone):
+    arrays = four()
+    held = dict(zip(names.split(), (arrays.pop("test_images"), arrays.pop("test_labels")), strict=True))
+    data = load(str(npz(tmp_path, **held, **({} if alone else arrays))))
+    assert (len(data.train), len(data.test)) == (0 if alone else 60, 20)
+    assert np.array_equal(data.test.images, next(iter(held.values())))
+    assert data.test_rows is None
+    assert data.notes == ()
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy", "test part alone"])
+def test_of_two_test_parts_one_is_used_and_the_other_mentioned(tmp_path, kind):
+    arrays = four() | dict(zip(("val_images", "val_labels"), numbered(30, classes=3, seed=2), strict=True))
+    if kind == "npy":
+        for name, array in arrays.items():
+            np.save(tmp_path / f"{name}.npy", array)
+    used = {name: array for name, array in arrays.items() if kind == "npz" or not name.startswith("train")}
+    data = load(str(tmp_path if kind == "npy" else npz(tmp_path, **used)))
+    assert np.array_equal(data.test.images, arrays["test_images"])
+    assert data.notes == ("test_images and test_labels are the test part; val_images, val_labels not used",)
+
+
+def test_half_a_part_for_validation_is_an_error_and_no_reason_to_draw_one(tmp_path):
+    images, labels = numbered(60, classes=3)
+    with pytest.raises(DataError, match="only one of val_images and val_labels; give both or neither"):
+        load(str(npz(tmp_path, images=images, labels=labels, x_val=images)))
+    with pytest.raises(DataError, match=r"one of test_images and test_labels; .* \(val is the test part then\)"):
+        load(str(npz(tmp_path, images=images, labels=labels, x_test=images, x_val=images, y_val=labels)))
+
+
 @pytest.mark.parametrize("kind", ["npz", "npy"])
 def test_a_truncated_array_file_is_named(tmp_path, kind):
     if kind == "npz":

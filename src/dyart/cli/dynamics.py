@@ -3,73 +3,90 @@
 import argparse
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from dyart.attacks.radii import check_unit
 from dyart.attacks.radius import Radius
-from dyart.cli.places import make_folder, read_record
+from dyart.cli.dynamics_networks import check_step, name_apart, open_sources, split_of
+from dyart.cli.look import look_at
+from dyart.cli.places import free_folder, make_folder, read_record
+from dyart.data.loader import Batch
 from dyart.dynamics import files
-from dyart.dynamics.settings import parse_overrides, plain
+from dyart.dynamics.settings import Chosen, parse_overrides, plain
 from dyart.dynamics.shares import margin_edges
-from dyart.dynamics.source import Source, batches_of, methods_of, open_source, optimizer_of
+from dyart.dynamics.source import Source, batches_of, methods_of, optimizer_of, rows_of
 from dyart.dynamics.step import Dynamics, measure
 from dyart.dynamics.table import table
-from dyart.engine.fabric import make_fabric
 from dyart.report.bars import write_bars
 from dyart.report.scatter import Cloud, clouds_of, write_scatter
 from dyart.report.style import radius_words
 
 SCATTER, BARS = "dynamics-scatter", "dynamics-bars"
+SEVERAL = Path("runs/dynamics")
 # The paper's two.
 USUAL = ("at", "dyart")
 
 
-class Plan(NamedTuple):
-    """What to measure on a run, and where to write it."""
+class Aim(NamedTuple):
+    """What to measure, the same on every network."""
 
     names: list[str]
     against: str
     radius: float
-    folder: Path
+
+
+class Plan(NamedTuple):
+    """What to measure on one network."""
+
+    source: Source
+    methods: dict[str, Chosen]
+    batches: list[Batch]
+    settings: dict[str, Any]
 
 
 def dynamics_command(options: argparse.Namespace) -> None:
-    """Measure every run, print its table, write its files, and draw the figures of all."""
-    device, several = make_fabric(options.device).device, len(options.runs) > 1
-    sources = _named([open_source(place, device, options.averaged) for place in options.runs])
+    """Measure every network, print its table, write its files, and draw the figures of all."""
+    if options.count < 1:
+        raise ValueError(f"--count must be at least 1, got {options.count}")
+    sources = name_apart(open_sources(options))
     names, against = _methods(list(sources.values()), options)
-    radius = _radius(list(sources.values()), options)
-    out = options.out or (Path("runs/dynamics") if several else next(iter(sources.values())).folder)
-    panels: dict[str, dict[str, Cloud]] = {}
-    # Each run's records into its own folder, where a report looks for them, unless several are of one run.
-    own = options.out is None and len({source.folder for source in sources.values()}) == len(sources)
-    folders = {name: source.folder if own else out / name if several else out for name, source in sources.items()}
-    plans = {name: Plan(names, against, radius, folder) for name, folder in folders.items()}
+    aim = Aim(names, against, _radius(list(sources.values()), options))
+    plans = {name: _plan(source, aim, options) for name, source in sources.items()}
+    out, folders = _folders(plans, options.out)
     for folder in (out, *folders.values()):
         make_folder(folder)  # now, not after minutes of measuring
-    for name, source in sources.items():
-        panels[name if several else ""] = clouds_of(_measure(source, plans[name], options))
+    panels: dict[str, dict[str, Cloud]] = {}
+    for name, plan in plans.items():
+        panels[name if len(plans) > 1 else ""] = clouds_of(_measure(plan, folders[name], aim, options))
     if not any(len(cloud.margin) for row in panels.values() for cloud in row.values()):
         print("no example counts: no figures")
     else:
-        unit = "/255" if "/255" in str(radius) else ""
-        drawn = write_scatter(panels, radius, out / SCATTER, options.update)
-        drawn += write_bars(panels, margin_edges(radius), out / BARS, unit, options.update)
+        unit = "/255" if "/255" in str(aim.radius) else ""
+        drawn = write_scatter(panels, aim.radius, out / SCATTER, options.update)
+        drawn += write_bars(panels, margin_edges(aim.radius), out / BARS, unit, options.update)
         print(f"figures: {', '.join(str(path) for path in drawn if path.suffix == '.png')} (and .pdf, .svg)")
 
 
-def _measure(source: Source, plan: Plan, options: argparse.Namespace) -> Dynamics:
-    methods = methods_of(source, plan.names, parse_overrides(options.rest, plan.names), options.split, options.radius)
-    batches = batches_of(source, options.count, options.split, options.seed)
-    optimizer, words = optimizer_of(source) if options.update == "optimizer" else (None, "-grad L")
+def _plan(source: Source, aim: Aim, options: argparse.Namespace) -> Plan:
+    """Return what is measured on a network; what cannot be shows here, before any network is."""
+    split = split_of(source, options.split)
+    methods = methods_of(source, aim.names, parse_overrides(options.rest, aim.names), split, options.radius)
+    batches = batches_of(source, options.count, split, options.seed)
+    words = optimizer_of(source)[1] if options.update == "optimizer" else "-grad L"
+    if not source.trained:
+        inputs, labels = (torch.cat(parts) for parts in zip(*((b.inputs, b.labels) for b in batches), strict=True))
+        look_at(source.model, inputs, labels, source.norm)
+        check_step(source, batches[0])
     settings: dict[str, Any] = {
         "data": source.data.name,
         "network": source.config.model.name,
-        "split": options.split,
-        "checkpoint": str(source.checkpoint),
-        "weights": "averaged" if options.averaged else "raw",
+        "split": split,
+        **_weights(source),
         "update": options.update,
         "step": words,
         "norm": source.norm,
@@ -77,29 +94,69 @@ def _measure(source: Source, plan: Plan, options: argparse.Namespace) -> Dynamic
         "batches": len(batches),
         "batch_size": len(batches[0]),
         "seed": options.seed,
-        "radius_text": radius_words(plan.radius),
-        "against": plan.against,
+        "radius_text": radius_words(aim.radius),
+        "against": aim.against,
         "methods": {
             name: {"settings": plain(one.settings), "settings_from": one.origin, "clip": one.clip}
             for name, one in methods.items()
         },
     }
-    _announce(settings, options.count, plan.radius)
-    if changed := _changed(plan.folder / files.JSON, settings):
-        print(f"{plan.folder / files.JSON} has other {', '.join(changed)}, and will be replaced (--out keeps it)")
+    return Plan(source, methods, batches, settings)
+
+
+def _weights(source: Source) -> dict[str, Any]:
+    """Return which weights are measured, and what names their network where that was trained elsewhere."""
+    if source.trained:
+        return {"checkpoint": str(source.checkpoint), "weights": "averaged" if source.averaged else "raw"}
+    weights = "as made" if source.checkpoint is None else "of a file"
+    return {"checkpoint": None, "weights": weights, "named": dict(source.named)}
+
+
+def _folders(plans: Mapping[str, Plan], out: Path | None) -> tuple[Path, dict[str, Path]]:
+    """Return the folder of the figures, and by network that of its records.
+
+    Without ``out``, each network's records go into its own folder, where a report looks for them, unless several are of
+    one run.
+    """
+    if out is not None:
+        return out, {name: out / name if len(plans) > 1 else out for name in plans}
+    own = {name: _own_folder(plan) for name, plan in plans.items()}
+    if len(own) == 1:
+        return next(iter(own.values())), own
+    return SEVERAL, own if len(set(own.values())) == len(own) else {name: SEVERAL / name for name in plans}
+
+
+def _own_folder(plan: Plan) -> Path:
+    """Return a run's folder; of another network, one that keeps no record of other settings."""
+    source, settings = plan.source, plan.settings
+    if source.trained:
+        return source.folder
+    second = f"{source.folder.name}-{source.norm}-{settings['split']}"
+    folder, stays = free_folder(source.folder, second, lambda place: bool(_changed(place / files.JSON, settings)))
+    if stays:
+        print(stays)
+    return folder
+
+
+def _measure(plan: Plan, folder: Path, aim: Aim, options: argparse.Namespace) -> Dynamics:
+    source, methods, settings = plan.source, plan.methods, plan.settings
+    _announce(settings, options.count, aim.radius)
+    if changed := _changed(folder / files.JSON, settings):
+        print(f"{folder / files.JSON} has other {', '.join(changed)}, and will be replaced (--out keeps it)")
     measured = measure(
         source.model,
-        batches,
+        plan.batches,
         {name: chosen.method for name, chosen in methods.items()},
         norm=source.norm,
         steps=options.steps,
-        optimizer=optimizer,
+        optimizer=optimizer_of(source)[0] if options.update == "optimizer" else None,
         clip_norms={name: chosen.clip for name, chosen in methods.items()},
         progress=sys.stderr.isatty(),
     )
-    edges = margin_edges(plan.radius)
-    print(table(files.write(measured, plan.folder, settings, plan.radius, edges, plan.against)))
-    print(f"one line per example with a point: {plan.folder / files.CSV}; summary: {plan.folder / files.JSON}\n")
+    measured = replace(measured, index=rows_of(source.data, settings["split"], measured.index))
+    edges = margin_edges(aim.radius)
+    print(table(files.write(measured, folder, settings, aim.radius, edges, aim.against)))
+    print(f"one line per example with a point: {folder / files.CSV}; summary: {folder / files.JSON}\n")
     return measured
 
 
@@ -116,25 +173,11 @@ def _changed(path: Path, settings: dict[str, Any]) -> list[str]:
     return changed + ["methods"] * (not same)
 
 
-def _named(sources: list[Source]) -> dict[str, Source]:
-    """Return runs by the name of their folder, with the checkpoint's and the parent's where that is not enough."""
-    schemes: list[Callable[[Source], str]] = [
-        lambda source: source.folder.name,
-        lambda source: f"{source.folder.name}, {source.checkpoint.name}",
-        lambda source: f"{source.folder.absolute().parent.name}-{source.folder.name}, {source.checkpoint.name}",
-    ]
-    for scheme in schemes:
-        named = {scheme(source): source for source in sources}
-        if len(named) == len(sources):
-            return named
-    raise ValueError("the same run is named twice: give every run, or every checkpoint, once")
-
-
 def _methods(sources: list[Source], options: argparse.Namespace) -> tuple[list[str], str]:
-    """Return the methods to measure, the same on every run, and the one that others are compared with."""
+    """Return the methods to measure, the same on every network, and the one that others are compared with."""
     names = list(options.methods or USUAL)
     if options.methods is None:
-        own = [source.config.method["name"] for source in sources]
+        own = [source.config.method["name"] for source in sources if source.trained]
         names += [name for name in own if name != "natural"]
     against = options.against or ("at" if "at" in names else names[0])
     return list(dict.fromkeys([*names, against] if against in names else [against, *names])), against
@@ -144,20 +187,28 @@ def _radius(sources: list[Source], options: argparse.Namespace) -> float:
     given: float | None = options.radius
     if given is not None:
         for source in sources:
-            check_unit("--radius", given, source.config.method.get("norm", source.config.eval.norm), (0.0, 1.0))
+            check_unit("--radius", given, source.norm, (0.0, 1.0))
         return given
     radii = {source.config.eval.radius for source in sources}
     if len(radii) > 1:
+        what = "runs" if all(source.trained for source in sources) else "networks"
         raise ValueError(
-            f"the runs have different radii, {', '.join(map(radius_words, radii))}: choose one by --radius"
+            f"the {what} have different radii, {', '.join(map(radius_words, radii))}: choose one by --radius"
         )
     return radii.pop()
+
+
+def _weights_in_words(settings: dict[str, Any]) -> str:
+    if settings["checkpoint"] is not None:
+        return f"{settings['weights']} weights of {settings['checkpoint']}"
+    file = settings["named"].get("weights")
+    return "the weights it is made with" if file is None else f"weights of {file}"
 
 
 def _announce(settings: dict[str, Any], count: int, radius: float) -> None:
     images = settings["batches"] * settings["batch_size"]
     print(
-        f"{settings['network']} on {settings['data']}, {settings['weights']} weights of {settings['checkpoint']}\n"
+        f"{settings['network']} on {settings['data']}, {_weights_in_words(settings)}\n"
         f"{images} {settings['split']} examples in {settings['batches']} batches, {settings['norm']} margins; "
         f"theta' = {settings['step']}"
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from dyart.attacks.radius import Radius
+from dyart.cli.network_options import add_model_options, parse_count
 from dyart.cli.parsers import file_path
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -18,6 +19,8 @@ examples:
                                                           the recipe for this data set, else the method's defaults,
                                                           with lengths for --radius, else for the run's radius)
   dyart dynamics RUN/checkpoints/epoch-0004 --update optimizer
+  dyart dynamics --model my.package:factory --weights w.pt --data folder_of_images --radius 4/255
+                                                          a network that was not trained here
 
 Every batch is as large as one of the training. On each, the closest points of the exact boundary are found once; then
 every method crafts its points, and its update theta' = -grad L (or the optimizer's step) gives the speed of the
@@ -25,7 +28,8 @@ boundary at each example of that batch. Only correctly classified examples with 
 
 writes dynamics.csv (one line per example with a boundary point), dynamics.json, dynamics.npz, dynamics-scatter and
 dynamics-bars (.pdf, .svg, .png) into the run's folder or OUT. With several runs: into a folder per run below OUT, and
-figures of all into OUT.
+figures of all into OUT. Of a network that is of no run: into dynamics- and the name of its weights or the model; dyart
+report shows that folder.
 """
 
 CURVES_HELP = """\
@@ -47,25 +51,49 @@ def add_dynamics(commands: Commands) -> None:
     dynamics = commands.add_parser(
         "dynamics",
         help="how one step of a method moves the decision boundary",
-        description="Measure margins, and the speed of the boundary under one step of several methods, on one network.",
+        description="Measure margins, and the speed of the boundary under one step of several methods, on one network: "
+        "a run's,\nor any other that --model names.",
         epilog=HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = dynamics.add_argument
-    add("runs", nargs="+", type=Path, metavar="RUN_OR_CHECKPOINT")
+    dynamics.add_argument(
+        "runs",
+        nargs="*",
+        type=Path,
+        metavar="RUN_OR_CHECKPOINT",
+        help="runs' folders, checkpoints or published models",
+    )
+    group = add_model_options(
+        dynamics,
+        "the raw weights of its best epoch",
+        "its examples, for a network that is of no run (default: what its file says)",
+    )
+    add = group.add_argument
+    add("--split", choices=["train", "test"],
+        help="images of (default: train, as in the paper; test where the data have no training part)")  # fmt: skip
+    add("--count", type=int, default=2000, metavar="N",
+        help="at least so many examples, in whole batches (default: 2000)")  # fmt: skip
+    add("--averaged", action="store_true",
+        help="a run's averaged weights (default: the raw ones, which a step starts from)")  # fmt: skip
+    add("--device", default="auto", help="auto (default), cpu, cuda or cuda:1")
+    add("--seed", type=int, default=0, help="of the choice of examples and of random starts (default: 0)")
+    add = dynamics.add_argument_group("methods and margins").add_argument
     add("--methods", type=_names, help="e.g. at,dyart (default: at, dyart, and the run's own unless it is natural)")
     add("--against", help="the method that others are compared with (default: at, or the first)")
-    add("--count", type=int, default=2000, help="at least so many examples, in whole batches (default: 2000)")
-    add("--split", choices=["train", "test"], default="train", help="images of (default: train, as in the paper)")
     add("--update", choices=["gradient", "optimizer"], default="gradient",
         help="theta' = -grad (default, the paper's), or the true step of the run's optimizer: momentum, decay, "
         "clipping, BatchNorm's statistics")  # fmt: skip
-    add("--radius", type=_radius, help="below it an example counts as vulnerable (default: the run's eval.radius)")
+    add("--radius", type=_radius,
+        help="below it an example counts as vulnerable (default: the run's eval.radius; without a run that of the "
+        "recipes for the data set, else 8/255)")  # fmt: skip
+    add("--norm", choices=["linf", "l2", "l1"],
+        help="of margins and methods, for a network that is of no run (default: linf)")  # fmt: skip
+    add("--batch-size", type=parse_count, metavar="N",
+        help="examples that one step is taken on, for such a network (default: 128)")  # fmt: skip
     add("--steps", type=int, default=100, help="of the boundary search (default: 100)")
-    add("--averaged", action="store_true", help="averaged weights (default: the raw ones, which a step starts from)")
-    add("--out", type=Path, help="folder (default: the run's own; figures of several runs: runs/dynamics)")
-    add("--device", default="auto")
-    add("--seed", type=int, default=0, help="of the choice of examples and of random starts")
+    add("--out", type=Path,
+        help="folder (default: the run's own, or dynamics- and the name of the weights or the model; figures of "
+        "several: runs/dynamics)")  # fmt: skip
     dynamics.set_defaults(run=_dynamics)
 
 

@@ -18,7 +18,7 @@ from dyart.cli.evaluate_parser import add_evaluate
 from dyart.cli.export import add_export
 from dyart.cli.network_options import add_devices_option, add_network_options
 from dyart.cli.overview import EXAMPLES, overview
-from dyart.cli.parsers import Parser, add_debug, file_path, refuse, refuse_near_flags
+from dyart.cli.parsers import Parser, add_debug, file_path, picture_size, refuse, refuse_near_flags, with_values
 from dyart.cli.report import add_report
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -50,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if early:  # nothing is to be saved yet, and torch, while it is imported, would catch Ctrl-C or show its own lines
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     parser = _parser()
+    if next((word for word in words if not word.startswith("-")), None) == "dynamics":
+        words = with_values(words)
     options, rest = parser.parse_known_args(words)
     if rest and options.command not in ("train", "compare", "dynamics"):
         refuse(parser, options.command, rest)
@@ -218,6 +220,13 @@ def _add_data(commands: Commands) -> None:
     get = verbs.add_parser("get", help="download a set, or take it from files", description="Get a data set.")
     get.add_argument("name", metavar="NAME", help="as `dyart data list` shows it")
     get.add_argument("--from", dest="source", type=Path, metavar="FILE_OR_FOLDER", help="files that are here already")
+    get.add_argument(
+        "--size",
+        type=picture_size,
+        metavar="N",
+        help="of pictures of your own: cut each to a square around its centre and resize it (bilinear) to N x N; "
+        "WIDTHxHEIGHT likewise (default: they must have one size)",
+    )
     for command in (listing, get):
         command.add_argument("--root", type=Path, help="folder of all data sets (default: $DYART_DATA or the cache)")
     data.set_defaults(run=_data)
@@ -276,7 +285,7 @@ def _data(options: argparse.Namespace) -> None:
     if options.verb == "list":
         list_command(options.root)
     else:
-        get_command(options.name, options.root, options.source)
+        get_command(options.name, options.root, options.source, options.size)
 
 
 def _recipes(options: argparse.Namespace) -> None:

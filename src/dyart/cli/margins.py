@@ -15,8 +15,9 @@ from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.search import closest_boundary_points
 from dyart.boundary.solvers import SOLVERS, apgd
 from dyart.boundary.validation import check_choice
+from dyart.cli.look import look_at
 from dyart.cli.networks import named_examples, named_network, recorded_accuracy, sample
-from dyart.cli.places import foreign, make_folder, margins_path, replaced
+from dyart.cli.places import foreign, make_folder, margins_path, replaced, second_path, second_stays
 from dyart.data import DataSet
 from dyart.data.ranks import team_here
 from dyart.data.sets import Indices
@@ -26,7 +27,6 @@ from dyart.engine.stored import checkpoint_of, read_config
 from dyart.evaluation.agreement import Agreement, compare
 from dyart.evaluation.curve import accuracy_from_margins
 from dyart.evaluation.intervals import wilson
-from dyart.evaluation.preflight import preflight, stop_on_fatal
 from dyart.evaluation.records import versions
 
 SHOWN, PICTURES = 5, 24
@@ -35,8 +35,6 @@ SETTINGS = (
     *("run_or_checkpoint", "model", "model_args", "weights", "mean", "std", "count", "seed", "device"),
     *("norm", "boundary", "steps", "restarts", "solver", "cross_check", "batch_size"),
 )
-# Of the attacks, not of the search.
-ELSEWHERE = {"few classes", "saturated loss"}
 
 
 def margins_command(options: argparse.Namespace) -> None:
@@ -64,6 +62,8 @@ def margins_command(options: argparse.Namespace) -> None:
         raise ValueError(f"--out {path} is no CSV file of margins: choose another name")
     if strange:
         raise ValueError(f"--out {path}: settings go to {strange}, which is something else: choose another name")
+    if options.out and (why := second_stays(path, options.cross_check)):
+        raise ValueError(f"--cross-check: {why}, and the second opinion would replace it: choose another --out")
     make_folder(path.parent)
     if options.out and (before := replaced(path)):
         print(before)
@@ -73,11 +73,7 @@ def margins_command(options: argparse.Namespace) -> None:
     called, files = data.rows_of(rows), data.files_of(rows)
     classes = None if data.classes == tuple(map(str, range(len(data.classes)))) else data.classes
     expected = recorded_accuracy(options.run_or_checkpoint if folder else None, data)
-    findings = preflight(model, inputs, labels, norm=options.norm, bounds=(0.0, 1.0), expected_accuracy=expected)
-    stop_on_fatal(findings)
-    for finding in findings:
-        if finding.kind not in ELSEWHERE:
-            print(finding, file=sys.stderr)
+    look_at(model, inputs, labels, options.norm, expected)
 
     def search(solver: str) -> BoundaryPoints:
         return closest_boundary_points(
@@ -109,7 +105,7 @@ def margins_command(options: argparse.Namespace) -> None:
         other = search(options.cross_check)
         report = compare(found, other, options.solver, options.cross_check)
         print(report)
-        second = path.with_name(f"{path.stem}-{options.cross_check}.csv")
+        second = second_path(path, options.cross_check)
         if team.rank == 0:
             other.to_csv(second, called.tolist(), files, classes)
         print(f"the second opinion: {second}")

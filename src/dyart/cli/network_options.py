@@ -7,7 +7,7 @@ from pathlib import Path
 from dyart.attacks.radius import Radius
 
 DESCRIPTION = """\
-RUN_OR_CHECKPOINT is a run's folder (the averaged weights of its best epoch count), one of its checkpoints, or a
+RUN_OR_CHECKPOINT is a run's folder ({weights} count), one of its checkpoints, or a
 .safetensors file that says which network it is of: a published model, or what dyart export wrote. Any other network is
 named by --model and --data, its weights by --weights:
   --model resnet18 --weights w.safetensors --data cifar10
@@ -31,7 +31,30 @@ def add_network_options(parser: argparse.ArgumentParser) -> None:
         metavar="RUN_OR_CHECKPOINT",
         help="a run's folder, a checkpoint or a published model",
     )
-    group = parser.add_argument_group("network and data", DESCRIPTION)
+    group = add_model_options(
+        parser, "the averaged weights of its best epoch", "its test images (default: the run's own)"
+    )
+    add = group.add_argument
+    add(
+        "--count",
+        type=int,
+        metavar="N",
+        help="so many test examples, drawn by --seed from the whole test set: the same for every network, and part of "
+        "those of a larger count (default: all)",
+    )
+    add("--device", default="auto", help="auto (default), cpu, cuda or cuda:1")
+    add("--seed", type=int, default=0, help="of the choice of examples and of everything random (default: 0)")
+
+
+def add_model_options(parser: argparse.ArgumentParser, weights: str, examples: str) -> "argparse._ArgumentGroup":
+    """Add the arguments that name a network outside of a run, and its data; return their group.
+
+    Args:
+        parser: of the command.
+        weights: which of a run's weights count, in words.
+        examples: which of a data set's examples are measured, in words.
+    """
+    group = parser.add_argument_group("network and data", DESCRIPTION.format(weights=weights))
     add = group.add_argument
     add("--model", metavar="NAME", help="a network of this package, or package.module:factory for any other")
     add(
@@ -42,7 +65,13 @@ def add_network_options(parser: argparse.ArgumentParser) -> None:
         "given classes, num_classes and shape of the data where its signature names them",
     )
     add("--weights", type=Path, metavar="FILE", help="state dict: .safetensors, or .pt with tensors alone")
-    add("--mean", type=parse_numbers, metavar="M,...", help="for a network that expects normalised inputs: per channel")
+    add(
+        "--mean",
+        type=parse_numbers,
+        metavar="M,...",
+        help="for a network that expects normalised inputs: per channel, of images in [0, 1] (those of 0 to 255, "
+        "divided by 255)",
+    )
     add(
         "--std",
         type=parse_numbers,
@@ -52,17 +81,9 @@ def add_network_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--data",
         metavar="NAME_OR_PATH",
-        help="a data set, a folder of images or an .npz (uint8, 0 to 255): its test images (default: the run's own)",
+        help=f"a data set, a folder of images or an .npz (uint8, 0 to 255): {examples}",
     )
-    add(
-        "--count",
-        type=int,
-        metavar="N",
-        help="so many test examples, drawn by --seed from the whole test set: the same for every network, and part of "
-        "those of a larger count (default: all)",
-    )
-    add("--device", default="auto", help="auto (default), cpu, cuda or cuda:1")
-    add("--seed", type=int, default=0, help="of the choice of examples and of everything random (default: 0)")
+    return group
 
 
 def add_devices_option(parser: argparse.ArgumentParser) -> None:

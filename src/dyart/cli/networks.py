@@ -30,26 +30,35 @@ from dyart.engine.stored import CONFIG, RunError, averaged_weights, checkpoint_o
 from dyart.engine.weights import WEIGHTS, check_weights_file, fit_weights, read_weights
 from dyart.models import NAMES, InputNormalization, build, described
 from dyart.models.factory import call_factory, is_factory, load_factory
+from dyart.models.scale import in_unit_scale, listed
 
 __all__ = [
     "add_network_options",
+    "is_file_of_weights",
     "named_examples",
     "named_model",
     "named_network",
     "recorded_accuracy",
+    "refuse_without_model",
     "test_examples",
 ]
 
 EVALUATION = "evaluation.json"
 
 
-def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torch.device, Path | None]:
+def named_network(
+    options: argparse.Namespace, test_alone: bool = True
+) -> tuple[nn.Module, DataSet, torch.device, Path | None]:
     """Return network (eval mode), data set, device, and the run's folder if there is one.
 
     Either a run or a checkpoint is named (the averaged weights of its best epoch count), a file of weights that says
     which network it belongs to, or ``--model`` with ``--data`` and, for anything but the weights it is made with,
     ``--weights``. With ``--devices`` above 1 the other processes are started here, and come here; they are silent from
     here on.
+
+    Args:
+        options: of the command line.
+        test_alone: the command measures test examples, and no others.
 
     Raises:
         RunError: what is named is missing, or network, weights and data do not fit each other.
@@ -60,9 +69,9 @@ def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torc
         sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
     place = options.run_or_checkpoint
     if options.model is None:
-        _refuse_alone(options)
-        file = place.is_file() or place.suffix == described.SUFFIX
-        model, data, folder = _of_file(place, options.data) if file else _of_run(place, options.data)
+        refuse_without_model(options)
+        of_file = is_file_of_weights(place)
+        model, data, folder = _of_file(place, options.data) if of_file else _of_run(place, options.data)
         words = f"the network of {folder or place}"
     else:
         if place is not None and (options.weights is not None or place.is_dir()):
@@ -82,13 +91,24 @@ def named_network(options: argparse.Namespace) -> tuple[nn.Module, DataSet, torc
     model = model.to(device).eval()
     if fabric.world_size > 1:
         align(model)  # a factory may draw its weights
-    for note in _notes(data, own=folder is None):  # first: one may say why the network fails
+    # First: one may say why the network fails.
+    for note in _notes(data, own=folder is None) if test_alone else data.notes:
         print(f"{data.name}: {note}", file=sys.stderr)
     _try_out(model, data, device, words)
     return model, data, device, folder
 
 
-def _refuse_alone(options: argparse.Namespace) -> None:
+def is_file_of_weights(place: Path) -> bool:
+    """Say whether what is named is a file, or is written as one; runs and checkpoints are folders."""
+    return place.is_file() or place.suffix == described.SUFFIX
+
+
+def refuse_without_model(options: argparse.Namespace) -> None:
+    """Raise where there is no ``--model``, and either nothing else is named, or options of such a network are given.
+
+    Raises:
+        RunError: the message says what to name, or which options belong to ``--model``.
+    """
     if options.run_or_checkpoint is None:
         raise RunError(
             "name a run, a checkpoint or a published model, or a network with --model package.module:factory and "
@@ -203,8 +223,10 @@ def _of_factory(options: argparse.Namespace, data: DataSet, weights: dict[str, T
     if options.mean is not None and len(options.mean) != data.shape[0]:
         raise RunError(f"--mean has {len(options.mean)} numbers, images of {data.name} have {data.shape[0]} channels")
     if not is_factory(options.model):
+        _check_scale(options)
         return _of_name(options, data, weights, file)
     network, taken = _made(options, data)
+    _check_scale(options, itself="mean" in taken)
     if weights is not None:
         given = options.model_args or {}
         advice = advice_on_classes(data, {*taken, *given}, given)
@@ -213,6 +235,26 @@ def _of_factory(options: argparse.Namespace, data: DataSet, weights: dict[str, T
         return network
     normalize = InputNormalization(options.mean, options.std, spatial=len(data.shape) - 1)
     return nn.Sequential(OrderedDict(normalize=normalize, network=network))
+
+
+def _check_scale(options: argparse.Namespace, itself: bool = False) -> None:
+    """Refuse a normalisation of pixels from 0 to 255; of a factory that takes it ``itself``, only say so.
+
+    Raises:
+        RunError: it is one; the message has that of inputs in [0, 1].
+    """
+    meant = None if options.mean is None else in_unit_scale(options.mean, options.std)
+    if meant is None:
+        return
+    given, right = (f"--mean {listed(mean)} --std {listed(std)}" for mean, std in ((options.mean, options.std), meant))
+    if itself:
+        words = f"{options.model} takes mean and std itself, and gets inputs from 0 to 1"
+        print(f"{given}: {words}; if it expects these of the same scale, write {right}", file=sys.stderr)
+        return
+    raise RunError(
+        f"{given} cannot be meant for inputs from 0 to 1, as the network gets them. If these are of pixels from 0 to "
+        f"255, write {right}; of another scale, divide them by its white"
+    )
 
 
 def _of_name(options: argparse.Namespace, data: DataSet, weights: dict[str, Tensor] | None, file: str) -> nn.Module:

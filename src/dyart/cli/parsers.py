@@ -3,7 +3,7 @@
 import argparse
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
@@ -45,6 +45,31 @@ def file_path(text: str) -> Path:
     if text.endswith(("/", os.sep)):
         raise argparse.ArgumentTypeError(f"{text} is a folder: name the file")
     return Path(text)
+
+
+def picture_size(text: str) -> tuple[int, int]:
+    """Return the width and height that ``64`` or ``64x48`` means.
+
+    Raises:
+        argparse.ArgumentTypeError: it is neither.
+    """
+    found = re.fullmatch(r"([1-9]\d{0,4})(?:[xX*]([1-9]\d{0,4}))?", text.replace(" ", ""), re.ASCII)
+    if not found:
+        raise argparse.ArgumentTypeError(f"pixels are needed, e.g. 64, or 64x48 for width and height; got {text!r}")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def with_values(words: Sequence[str]) -> list[str]:
+    """Return words with every setting of a method, ``--at.radius 0.1``, in one: its value is no place of a run."""
+    joined: list[str] = []
+    for word in words:
+        last = joined[-1] if joined else ""
+        waits = last.startswith("--") and "." in last and "=" not in last
+        if waits and not word.startswith("--"):
+            joined[-1] = f"{last}={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def did_you_mean(word: str, known: Iterable[str], alike: float = 0.6) -> str:

@@ -4,7 +4,7 @@ import argparse
 import json
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,23 @@ def evaluation_folder(
     return place, "" if place == base else stays
 
 
+def dynamics_folder(options: argparse.Namespace) -> Path:
+    """Return the usual folder for the dynamics of a network that is of no run, named after its weights or the model."""
+    return Path(f"dynamics-{_label(options)}")
+
+
+def free_folder(base: Path, second: str, differs: Callable[[Path], bool]) -> tuple[Path, str]:
+    """Return the first folder without a record of other settings, and words where it is not the usual one.
+
+    Args:
+        base: the usual one.
+        second: name of the next; those after it are numbered.
+        differs: says whether a folder's record has other settings.
+    """
+    place = next(place for place in _numbered(base, base.with_name(second)) if not differs(place))
+    return place, "" if place == base else f"{base} is of other settings, and stays as it is (--out would replace it)"
+
+
 def check_free(folder: Path, asked: Record) -> None:
     """Raise if a folder that was named holds another evaluation, which would be lost.
 
@@ -103,24 +120,68 @@ def margins_path(folder: Path, data: str, examples: int, options: argparse.Names
         options: of the command.
     """
     base = folder / "margins.csv"
+    words = ""
     for path in _numbered(base, base.with_name(f"margins-{options.norm}-{examples}.csv")):
-        if foreign(path):
-            continue
-        if not path.is_file():
+        why = _stays(path, data, examples, options)
+        if not why:
             break
-        stored = read_record(path.with_suffix(".json"))
-        if stored is None:  # without settings, only its length can be told
-            if examples >= len(path.read_text(encoding="utf-8").splitlines()) - 1:
-                break
-            continue
-        settings = stored.get("settings", {})
-        same = all(settings.get(name) == _plain(getattr(options, name)) for name in QUESTION)
-        if same and stored.get("data") == data and examples >= stored.get("summary", {}).get("examples", 0):
-            break
-    stays = f"{base} is of more examples or of something else, and stays as it is (--out would replace it)"
-    if strange := foreign(base):
-        stays = f"{strange} is not of a search, and stays as it is"
-    return path, "" if path == base else stays
+        words = words or f"{why[0]}, and stays as it is{why[1]}"
+    return path, words
+
+
+def _stays(path: Path, data: str, examples: int, options: argparse.Namespace) -> tuple[str, str] | None:
+    """Return why a search that no ``--out`` names a file for leaves this one alone, and the way around that."""
+    if strange := foreign(path):
+        return f"{strange} is not of a search", ""
+    if path.is_file() and not _outgrown(path, data, examples, options):
+        return f"{path} is of more examples or of something else", " (--out would replace it)"
+    second = second_stays(path, options.cross_check, examples)
+    return (second, "") if second else None
+
+
+def _outgrown(path: Path, data: str, examples: int, options: argparse.Namespace) -> bool:
+    """Say whether a search's file is of the same question, and of as many examples at most."""
+    stored = read_record(path.with_suffix(".json"))
+    if stored is None:  # without settings, only its length can be told
+        return examples >= _lines(path)
+    settings = stored.get("settings", {})
+    same = all(settings.get(name) == _plain(getattr(options, name)) for name in QUESTION)
+    return bool(same and stored.get("data") == data and examples >= stored.get("summary", {}).get("examples", 0))
+
+
+def second_path(path: Path, solver: str) -> Path:
+    """Return the CSV file of another solver's opinion, beside that of a search."""
+    return path.with_name(f"{path.stem}-{solver}.csv")
+
+
+def second_stays(path: Path, solver: str | None, examples: int | None = None) -> str:
+    """Return why the second opinion on a search may not replace the file in its place, in words; "" where it may.
+
+    Args:
+        path: of the search's CSV file.
+        solver: of the second opinion; None: there is to be none.
+        examples: their number, where a file of more is not to be lost; None: it may be replaced by fewer.
+    """
+    second = path if solver is None else second_path(path, solver)
+    if solver is None or not second.exists():
+        return ""
+    if not second.is_file():
+        return f"{second} is a folder"
+    if not _of_search(second):
+        return f"{second} is not of a search"
+    if set(read_record(second.with_suffix(".json")) or ()) >= PARTS:
+        return f"{second} is of a search of its own"
+    return f"{second} is of more examples" if examples is not None and _lines(second) > examples else ""
+
+
+def _of_search(path: Path) -> bool:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.readline().startswith(HEAD)
+
+
+def _lines(path: Path) -> int:
+    """Return how many examples a CSV file has."""
+    return len(path.read_text(encoding="utf-8").splitlines()) - 1
 
 
 def foreign(path: Path) -> Path | None:
@@ -132,10 +193,7 @@ def foreign(path: Path) -> Path | None:
     record = path.with_suffix(".json")
     if record.is_file() and not set(read_record(record) or ()) >= PARTS:
         return record
-    if path.is_file():
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return None if file.readline().startswith(HEAD) else path
-    return None
+    return path if path.is_file() and not _of_search(path) else None
 
 
 def replaced(path: Path) -> str:

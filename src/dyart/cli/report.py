@@ -20,6 +20,7 @@ examples:
   dyart report measured                            a network that was not trained here, after
                                                    dyart evaluate --model NAME ... --out measured
                                                    dyart margins --model NAME ... --out measured/margins.csv
+                                                   dyart dynamics --model NAME ... --out measured
 
 The page shows what a run's folder holds. Each of these adds to it:
   dyart evaluate RUN       robust accuracy against radius, with intervals

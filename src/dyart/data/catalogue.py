@@ -52,7 +52,7 @@ def load(name: str, root: Path | None = None, verify: bool | None = None) -> Dat
     stored = open_stored(path, verify)
     if stored is not None:
         return stored
-    return _own(name, read_user(path))
+    return _own(name, read_user(path, get=command("NAME", root)))
 
 
 def from_arrays(

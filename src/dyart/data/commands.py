@@ -8,6 +8,7 @@ from typing import Any
 from dyart.data.catalogue import Listed, listing
 from dyart.data.errors import megabytes
 from dyart.data.obtain import get
+from dyart.data.pictures import Size
 from dyart.data.store import data_root, manifest
 
 HEAD = ("name", "classes", "shape", "training", "test", "here", "from")
@@ -28,19 +29,19 @@ def _row(line: Listed) -> tuple[str, ...]:
     return (line.name, str(line.classes), shape, f"{line.train:,}", f"{line.test:,}", here, line.source)
 
 
-def get_command(name: str, root: Path | None = None, source: Path | None = None) -> Path:
+def get_command(name: str, root: Path | None = None, source: Path | None = None, size: Size | None = None) -> Path:
     """Get a data set with a progress bar, print where it is and what was done to it, and return its folder."""
     shown = _Bar()
     try:
-        folder = get(name, root, source, shown.report)
+        folder = get(name, root, source, shown.report, size)
     finally:
         shown.close()
     content = manifest(folder)
     if content is None:
         print(f"{name} comes with the package; nothing is needed")
         return folder
-    counts, size = content["counts"], sum(entry["bytes"] for entry in content["files"].values())
-    print(f"{name}: {counts['train']:,} training and {counts['test']:,} test images in {folder} ({megabytes(size)})")
+    counts, stored = content["counts"], sum(entry["bytes"] for entry in content["files"].values())
+    print(f"{name}: {counts['train']:,} training and {counts['test']:,} test images in {folder} ({megabytes(stored)})")
     print(f"checked by: {content['checked']}")
     for note in content["notes"]:
         print(f"note: {note}")

@@ -3,15 +3,15 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from dyart.data.errors import DataError
-from dyart.data.pictures import Progress, is_picture, read_pictures
+from dyart.data.pictures import Progress, Size, is_picture, read_pictures
 from dyart.data.raw import Raw
-from dyart.data.sets import SEED, NumberedBy, part_of_each_class
+from dyart.data.sets import SEED, Images, NumberedBy, part_of_each_class
 from dyart.data.trees import Tree, find
 
 TRAIN, TEST = ("train", "training"), ("test", "testing", "val", "valid", "validation")
@@ -52,7 +52,12 @@ def _root(tree: Tree, wanted: Sequence[str]) -> tuple[str, str] | None:
 
 
 def read_class_folders(
-    tree: Tree, progress: Progress | None = None, classes: tuple[str, ...] = (), where: str = "the folder"
+    tree: Tree,
+    progress: Progress | None = None,
+    classes: tuple[str, ...] = (),
+    where: str = "the folder",
+    size: Size | None = None,
+    advice: str = "resize all to one size first",
 ) -> Raw | None:
     """Return pictures in ``train/<class>/`` and ``test/<class>/`` (or ``val/``), or in ``<class>/`` alone.
 
@@ -64,6 +69,8 @@ def read_class_folders(
         progress: called with (words, done, total).
         classes: the names that must be there; empty: those found, in alphabetical order.
         where: the set's place in words, for errors.
+        size: width and height that all pictures are brought to; None: they must have one.
+        advice: what to do about pictures of several sizes.
     """
     prefix, tests, alone = _parts(tree)
     train = _by_class(tree, prefix)
@@ -80,8 +87,10 @@ def read_class_folders(
         raise DataError(f"{where}: no picture in the folder of {', '.join(empty)}; add pictures or remove the folder")
     unused = [f"{tests[0]} is the test part; {', '.join(tests[1:])} not used"] if len(tests) > 1 else []
     by: NumberedBy = "" if classes else "folders"
+    read = partial(read_pictures, tree, label="reading pictures", progress=progress, size=size, advice=advice)
     if alone:
-        return replace(_test_alone(tree, train, names, unused, progress), numbered_by=by)
+        images, changes = read([name for name, _ in train])
+        return _test_alone(images, train, names, changes + unused, by)
     test = _by_class(tree, tests[0]) if tests else []
     numbers = {name: number for number, name in enumerate(names)}
     for name, label in train + test:
@@ -89,20 +98,18 @@ def read_class_folders(
             raise DataError(f"{tree.where(name)}: there is no class {label!r} in the training part of {where}")
     labels = np.array([numbers[label] for _, label in train + test], dtype=np.int64)
     is_test = np.arange(len(labels)) >= len(train) if test else draw_test(labels)
-    images, colours = read_pictures(tree, [name for name, _ in train + test], "reading pictures", progress)
-    notes = colours + ([] if test else [no_test_note(is_test)]) + unused
+    images, changes = read([name for name, _ in train + test])
+    notes = changes + ([] if test else [no_test_note(is_test)]) + unused
     rows = None if test else np.flatnonzero(is_test)
     files = tuple(name for (name, _), chosen in zip(train + test, is_test, strict=True) if chosen)
     parts = images[~is_test], labels[~is_test], images[is_test], labels[is_test]
     return Raw(*parts, names, False, tuple(notes), rows, files, by)
 
 
-def _test_alone(tree: Tree, test: Pairs, names: tuple[str, ...], unused: list[str], progress: Progress | None) -> Raw:
-    images, colours = read_pictures(tree, [name for name, _ in test], "reading pictures", progress)
+def _test_alone(images: Images, test: Pairs, names: tuple[str, ...], notes: list[str], by: NumberedBy) -> Raw:
     labels = np.array([names.index(label) for _, label in test], dtype=np.int64)
-    notes = colours + unused
     files = tuple(name for name, _ in test)
-    return Raw(images[:0], labels[:0], images, labels, names, False, tuple(notes), test_files=files)
+    return Raw(images[:0], labels[:0], images, labels, names, False, tuple(notes), None, files, by)
 
 
 def _parts(tree: Tree) -> tuple[str, list[str], bool]:

@@ -11,7 +11,7 @@ from dyart.data import cifake, cifar, folders, idx, svhn
 from dyart.data.download import AlteredError, OfflineError, digest_of, download
 from dyart.data.errors import DataError, MissingDataError, check_room, explain_unreadable
 from dyart.data.mini import MINI, MINI_FILE
-from dyart.data.pictures import Progress
+from dyart.data.pictures import Progress, Size
 from dyart.data.raw import Raw, check
 from dyart.data.registry import REGISTRY, Entry, Remote
 from dyart.data.store import command, data_root, locked, manifest, save, verify
@@ -38,7 +38,13 @@ READERS: dict[str, tuple[Reader, ...]] = {
 }
 
 
-def get(name: str, root: Path | None = None, source: Path | None = None, progress: Progress | None = None) -> Path:
+def get(
+    name: str,
+    root: Path | None = None,
+    source: Path | None = None,
+    progress: Progress | None = None,
+    size: Size | None = None,
+) -> Path:
     """Return the folder of a data set, made first if it is not there or damaged.
 
     A registered set that is there and whole is left alone, whatever ``source`` says; a set of your own is made anew.
@@ -49,7 +55,10 @@ def get(name: str, root: Path | None = None, source: Path | None = None, progres
         source: files that are already there: the official archive(s), a folder with them, or an unpacked folder. For a
             new name: an .npz file, a folder of .npy files, or pictures in one folder per class.
         progress: called with (words, done, total) while downloading (bytes) and reading (pictures).
+        size: width and height for pictures of your own, of any sizes: each is cut to that shape around its centre and
+            resized with Pillow's bilinear filter, which a note of the set says; None: they must have one size.
     """
+    _check_size(name, size)
     if name == MINI or name in DRAW:
         return MINI_FILE.parent  # comes with the package
     root = data_root() if root is None else Path(root).expanduser()
@@ -64,13 +73,23 @@ def get(name: str, root: Path | None = None, source: Path | None = None, progres
     with explain_unreadable(root), locked(root, name):
         if entry is None:
             assert source is not None
-            raw = read_user(Path(source), progress)
+            raw = read_user(Path(source), progress, size, command(name, root))
             return save(folder, name, raw, str(Path(source).absolute()), "a set of the user's own")
         if _is_whole(folder):
             return folder
         if source is not None:
             return _make(entry, folder, Path(source), progress)
         return _download_and_make(entry, folder, root / ".downloads" / name, progress)
+
+
+def _check_size(name: str, size: Size | None) -> None:
+    """Raise if pictures cannot be brought to a size, or may not: a published set is what was published."""
+    if size is None:
+        return
+    if name in (MINI, *DRAW, *REGISTRY):
+        raise DataError(f"{name} has a size of its own: leave --size out, it is for pictures of yours under a new name")
+    if len(size) != 2 or min(size) < 1:
+        raise DataError(f"the size must be a width and a height of at least 1 pixel, got {size}")
 
 
 def unknown(name: str) -> str:

@@ -1,5 +1,6 @@
 """A user's own arrays: an .npz file, or .npy files in a folder; checked as strictly as they are described."""
 
+import shlex
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,37 +10,49 @@ import numpy as np
 import numpy.typing as npt
 
 from dyart.data.errors import DataError, explain_unreadable
-from dyart.data.folders import draw_test, no_test_note, read_class_folders
+from dyart.data.folders import TEST, draw_test, no_test_note, read_class_folders
 from dyart.data.layouts import as_images, scale_notes
 from dyart.data.mapped import open_npy
-from dyart.data.pictures import Progress
+from dyart.data.pictures import Progress, Size
 from dyart.data.raw import ARRAYS, Raw, check
 from dyart.data.sets import Indices, NumberedBy
 from dyart.data.trees import open_tree
 
 Array = npt.NDArray[Any]
 
-# Each of our names, and the other names under which such arrays are commonly saved, in capitals or not.
-NAMES = {
-    "train_images": ("train_images", "x_train", "images", "x", "data"),
-    "train_labels": ("train_labels", "y_train", "labels", "y", "targets"),
-    "test_images": ("test_images", "x_test"),
-    "test_labels": ("test_labels", "y_test"),
-}
+# The names under which the arrays of a training part are commonly saved, in capitals or not. A test part has the names
+# of folders of pictures in its own: test_images or x_test, val_images or x_val, and so on.
+IMAGES = ("train_images", "x_train", "images", "x", "data")
+LABELS = ("train_labels", "y_train", "labels", "y", "targets")
 
 MOST_CLASSES = 100_000  # of a test part alone, which need not show them all
 
 
-def read_user(path: Path, progress: Progress | None = None) -> Raw:
-    """Return the set at a path: an .npz file, a folder with .npy files, or pictures in one folder per class."""
+def read_user(
+    path: Path, progress: Progress | None = None, size: Size | None = None, get: str = "dyart data get NAME"
+) -> Raw:
+    """Return the set at a path: an .npz file, a folder with .npy files, or pictures in one folder per class.
+
+    Args:
+        path: of the set.
+        progress: called with (words, done, total) while pictures are read.
+        size: width and height that all pictures are brought to; None: they must have one.
+        get: the command that stores the set, for the error about pictures of several sizes.
+    """
     with explain_unreadable(path):
         if path.is_file() and path.suffix == ".npz":
+            _refuse_size(path, size)
             return read_arrays(_npz(path), str(path))
         if path.is_dir() and any(path.glob("*.npy")):
+            _refuse_size(path, size)
             arrays = {file.stem: _npy(file) for file in sorted(path.glob("*.npy"))}
             return read_arrays(arrays, str(path))
         if path.is_dir() or path.name.endswith((".zip", ".tar", ".tgz", ".tar.gz")):
-            raw = read_class_folders(open_tree(path), progress, where=str(path))
+            advice = (
+                f"{get} --from {shlex.quote(str(path))} --size N cuts every one to a square around its centre, resizes "
+                "it to N x N pixels (or WIDTHxHEIGHT) and stores the set under that name"
+            )
+            raw = read_class_folders(open_tree(path), progress, where=str(path), size=size, advice=advice)
             if raw is not None:
                 return check(raw, str(path), test_alone=len(raw.train_labels) == 0)
     if path.is_file() and path.suffix == ".npy":
@@ -48,6 +61,11 @@ def read_user(path: Path, progress: Progress | None = None) -> Raw:
         f"{path} holds no data set; known are an .npz file or a folder of .npy files with {', '.join(ARRAYS)} (or "
         "images and labels), and pictures in train/<class>/ and test/<class>/, or in <class>/"
     )
+
+
+def _refuse_size(path: Path, size: Size | None) -> None:
+    if size is not None:
+        raise DataError(f"{path} holds arrays, whose images have one size: leave --size out, it is for pictures")
 
 
 def _npz(path: Path) -> dict[str, Array]:
@@ -80,21 +98,18 @@ def _objects(error: Exception) -> str:
 def read_arrays(arrays: Mapping[str, Array], where: str) -> Raw:
     """Return the set that arrays make up, by any of their usual names; ``where`` is for messages."""
     lower = {name.lower(): array for name, array in arrays.items()}
-    found = {ours: next((lower[name] for name in names if name in lower), None) for ours, names in NAMES.items()}
-    images, labels = found["train_images"], found["train_labels"]
-    test_images, test_labels = found["test_images"], found["test_labels"]
+    images, labels = (next((lower[name] for name in names if name in lower), None) for names in (IMAGES, LABELS))
+    test_images, test_labels, unused = _test_part(lower, where)
     names = lower.get("classes", lower.get("class_names"))
     if images is None and labels is None and test_images is not None and test_labels is not None:
-        return _test_alone(test_images, test_labels, names, where)
+        return _test_alone(test_images, test_labels, names, unused, where)
     if images is None or labels is None:
         raise DataError(
             f"{where} has the arrays {', '.join(arrays) or '(none)'}; needed are {', '.join(ARRAYS)}, or images and "
             "labels"
         )
     train_images, train_labels = as_images(images, f"{where} (training images)"), _flat(labels, where)
-    if (test_images is None) != (test_labels is None):
-        raise DataError(f"{where} has only one of test_images and test_labels; give both or neither")
-    notes = scale_notes(train_images)
+    notes = scale_notes(train_images) + unused
     if test_images is not None and test_labels is not None:
         test = as_images(test_images, f"{where} (test images)")
         train_labels, test_labels, classes, by = _numbered(train_labels, _flat(test_labels, where), names, where)
@@ -117,11 +132,32 @@ def read_arrays(arrays: Mapping[str, Array], where: str) -> Raw:
     return check(Raw(*parts, classes, False, notes, np.flatnonzero(chosen), numbered_by=by), where)
 
 
-def _test_alone(images: Array, labels: Array, names: Array | None, where: str) -> Raw:
+def _test_part(arrays: Mapping[str, Array], where: str) -> tuple[Array | None, Array | None, tuple[str, ...]]:
+    """Return images and labels of the likeliest test part, as of folders of pictures, and a note if others are left."""
+    parts = {}
+    for part in TEST:
+        pair = tuple(
+            next((name for name in names if name in arrays), None)
+            for names in ((f"{part}_images", f"x_{part}"), (f"{part}_labels", f"y_{part}"))
+        )
+        if any(pair):
+            parts[part] = pair
+    if not parts:
+        return None, None, ()
+    (part, (images, labels)), *others = parts.items()
+    if images is None or labels is None:
+        instead = next((f" ({other} is the test part then)" for other, pair in others if all(pair)), "")
+        raise DataError(f"{where} has only one of {part}_images and {part}_labels; give both or neither{instead}")
+    left = [name for _, pair in others for name in pair if name is not None]
+    notes = (f"{images} and {labels} are the test part; {', '.join(left)} not used",) if left else ()
+    return arrays[images], arrays[labels], notes
+
+
+def _test_alone(images: Array, labels: Array, names: Array | None, unused: tuple[str, ...], where: str) -> Raw:
     """Return a set without a training part: enough to measure a network."""
     test = as_images(images, f"{where} (test images)")
     numbers, _, classes, by = _numbered(_flat(labels, where), np.zeros(0, labels.dtype), names, where, MOST_CLASSES)
-    raw = Raw(test[:0], numbers[:0], test, numbers, classes, False, scale_notes(test), numbered_by=by)
+    raw = Raw(test[:0], numbers[:0], test, numbers, classes, False, scale_notes(test) + unused, numbered_by=by)
     return check(raw, where, test_alone=True)
 
 

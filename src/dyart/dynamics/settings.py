@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, get_args
 
 from dyart.attacks.pgd import AttackNorm
 from dyart.attacks.radius import Radius
+from dyart.boundary.norms import Norm
 from dyart.methods.base import Method, find
 from dyart.recipes import Config, RecipeError, flat, make_method, names, read
 from dyart.recipes.load import check
@@ -35,7 +36,7 @@ def choose(
     """Return a method for a run.
 
     The run's own method has the run's settings and clipping. Another has those of the recipe for the same data and
-    network, or for the same data, or its defaults and no clipping. Overrides come on top.
+    network, or for the same data, in the run's norm; or its defaults and no clipping. Overrides come on top.
 
     Defaults are those for CIFAR-10 at 8/255: without a recipe, the method's radius (DyART's r0 twice, MMA's hinge four
     times as much), with what else has a unit of length in proportion, and its norm are those of the run.
@@ -85,7 +86,7 @@ def _adapted(
     reach = next((key for key in REACH if isinstance(defaults.get(key), float)), None)
     if reach is None:
         return {}, ""
-    norm = config.method.get("norm", config.eval.norm)
+    norm = norm_of(config)
     # PGD knows no l1: whoever wants that hears of it where the norms of methods are compared.
     found: dict[str, Any] = {"norm": norm} if "norm" in defaults and norm in get_args(AttackNorm) else {}
     times, wanted = REACH[reach], Radius(radius or config.method.get("radius") or config.eval.radius)
@@ -139,13 +140,39 @@ def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: written(value) for key, value in flat(dict(settings)).items()}
 
 
+def norm_of(config: Config) -> Norm:
+    """Return the norm that a run's method works in, else the one that the run is evaluated in."""
+    norm: Norm = config.method.get("norm", config.eval.norm)
+    return norm
+
+
+def usual_radius(data: str, norm: Norm) -> Radius | None:
+    """Return the radius that the recipes for a data set are evaluated at, in a norm; None where there are none."""
+    radii = {recipe: tree["eval"]["radius"] for recipe, tree in _recipes(data).items() if _judged_in(tree) == norm}
+    return Radius(radii[min(radii, key=lambda recipe: (len(recipe), recipe))]) if radii else None
+
+
+def _recipes(data: str) -> dict[str, dict[str, Any]]:
+    """Return all recipes for a data set, by name."""
+    trees = {recipe: read(recipe) for recipe in names() if recipe.startswith(data)}
+    return {recipe: tree for recipe, tree in trees.items() if tree.get("data", {}).get("name") == data}
+
+
+def _judged_in(tree: dict[str, Any]) -> str:
+    return str(tree.get("eval", {}).get("norm", Config().eval.norm))
+
+
 def _recipe_for(name: str, config: Config) -> str | None:
-    """Return the recipe of a method that is most like a run: its data and network, else its data; the shortest name."""
-    trees = {recipe: read(recipe) for recipe in names() if recipe.startswith(config.data.name)}
+    """Return the recipe of a method that is most like a run: its data and network, else its data; the shortest name.
+
+    Its norm is the run's, if it has one: lengths of another are of no use there.
+    """
+    trees = _recipes(config.data.name)
+    any_norm = "norm" not in _checked({"name": name}).method
     same = [
         recipe
         for recipe, tree in trees.items()
-        if tree.get("method", {}).get("name") == name and tree.get("data", {}).get("name") == config.data.name
+        if tree.get("method", {}).get("name") == name and (any_norm or _judged_in(tree) == norm_of(config))
     ]
 
     def distance(recipe: str) -> tuple[bool, bool, int]:

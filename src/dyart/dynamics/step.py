@@ -171,7 +171,7 @@ def method_update(
     own, method = method, copy.copy(method)  # what begins now is the copy's
     try:
         crafted = method.crafted(model, batch)
-        with _training_mode(model):
+        with training_mode(model):
             return update_direction(
                 model,
                 loss=lambda: method.loss_alone(model, batch, crafted)[0],
@@ -185,7 +185,7 @@ def method_update(
 
 
 @contextmanager
-def _training_mode(model: nn.Module) -> Iterator[None]:
+def training_mode(model: nn.Module) -> Iterator[None]:
     """Put every module in training mode, and each back as it was."""
     modes = [(module, module.training) for module in model.modules()]
     model.train()

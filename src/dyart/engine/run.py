@@ -46,6 +46,7 @@ from dyart.engine.weights import fit_weights, read_weights
 from dyart.models import Description, build
 from dyart.models.described import SUFFIX, description_of
 from dyart.models.factory import is_factory
+from dyart.models.scale import in_unit_scale, listed
 from dyart.recipes import Config, dump, make_method
 from dyart.recipes.config import Model
 
@@ -92,6 +93,8 @@ def train(
         fabric.barrier()  # all have looked at the folder before one writes there
         if resume and fabric.is_global_zero:
             _lock(folder, stack)
+        if not resume:
+            _check_scale(config, fabric)
         changes = changes_of(folder, config) if resume else {}
         data = _loaded(config, fabric) if data is None else data
         if resume:
@@ -204,6 +207,21 @@ def _check_radii(config: Config, data: DataSet) -> None:
                 check_radii([radius], norm, math.prod(data.shape))
             except ValueError as error:
                 raise RunError(f"{key}: {error}") from error
+
+
+def _check_scale(config: Config, fabric: Fabric) -> None:
+    """Refuse a normalisation of pixels from 0 to 255: the network gets them in [0, 1]. A factory may want it so."""
+    model = config.model
+    meant = None if model.mean is None or model.std is None else in_unit_scale(model.mean, model.std)
+    if meant is None:
+        return
+    words = (
+        "model.mean and model.std cannot be meant for inputs from 0 to 1, as the network gets them; if these are of "
+        f"pixels from 0 to 255, write --model.mean [{listed(meant[0])}] --model.std [{listed(meant[1])}]"
+    )
+    if not is_factory(model.name):
+        raise RunError(words)
+    fabric.print(f"{words} (unless {model.name} takes them itself, and scales its inputs)", file=sys.stderr)
 
 
 def _fabric(config: Config) -> Fabric:

@@ -29,7 +29,8 @@ T = TypeVar("T")
 Part = Callable[[str, Callable[[Path], Any]], Any]
 MARGINS = "margins.csv"
 MONITOR = "monitor.jsonl"
-MARKS = (CONFIG, EVALUATION, MARGINS, MONITOR)
+DYNAMICS = "dynamics.json"
+MARKS = (CONFIG, EVALUATION, MARGINS, MONITOR, DYNAMICS)
 """Files one of which a folder must have."""
 # What reading a damaged file may raise; anything else is a bug.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error, EOFError)
@@ -183,7 +184,7 @@ def _read(folder: Path, name: str) -> Run:
         margins=margins,
         searched=searched,
         dynamics=dynamics,
-        shares=part("dynamics.json", files.read_shares),
+        shares=part(DYNAMICS, files.read_shares),
         pictures=part(drawn if dynamics is None else "dynamics.npz", files.read_pictures),
         monitor=part(MONITOR, files.read_monitor),
         best=best,
@@ -201,13 +202,18 @@ def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
     evaluation = part(EVALUATION, files.read_json) or {}
     margins = part(Path(MARGINS).with_suffix(".json").name, files.read_json) or {}
     searched = margins.get("settings", {})
+    moved = part(DYNAMICS, files.read_json) or {}
+    named = moved.get("named") or {}
     radii = list(evaluation.get("robust", {}) or margins.get("summary", {}).get("robust", {}))
     config = {
-        "model.name": evaluation.get("model") or searched.get("model"),
-        "model.weights": evaluation.get("weights") or searched.get("weights") or searched.get("run_or_checkpoint"),
-        "data.name": evaluation.get("data") or margins.get("data"),
-        "eval.norm": evaluation.get("norm") or searched.get("norm"),
-        "eval.radius": "8/255" if "8/255" in radii else radii[len(radii) // 2] if radii else None,
+        "model.name": evaluation.get("model") or searched.get("model") or named.get("model"),
+        "model.weights": evaluation.get("weights")
+        or searched.get("weights")
+        or searched.get("run_or_checkpoint")
+        or named.get("weights"),
+        "data.name": evaluation.get("data") or margins.get("data") or moved.get("data"),
+        "eval.norm": evaluation.get("norm") or searched.get("norm") or moved.get("norm"),
+        "eval.radius": "8/255" if "8/255" in radii else radii[len(radii) // 2] if radii else moved.get("radius_text"),
         "eval.attack": evaluation.get("attack"),
     }
     versions = evaluation.get("versions") or margins.get("versions") or {}

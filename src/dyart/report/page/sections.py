@@ -234,7 +234,7 @@ def _watched(number: int, run: Run) -> Markup:
 
 def dynamics(runs: Sequence[Run], bars: Sequence[Figure | None]) -> Markup:
     """Return the section with the scatter, its card, and the shares of negative speed."""
-    # That of a network trained elsewhere cannot be measured: it has no recipe.
+    # Nobody has said whether methods are of interest for a network that was trained elsewhere: nothing is lacking.
     lacking = missing(
         runs,
         lambda run: run.trained and run.dynamics is None,

@@ -26,7 +26,6 @@ NAME, BRAND = "report.html", "dyart report"
 LARGEST = 8_000_000
 # Between what is counted and the limit: the template, a title.
 RESERVE = 20_000
-OF_TRAININGS = ("training", "dynamics")
 SCRIPTS = ("theme.js", "plots.js", "pictures.js", "scatter.js", "gallery.js", "page.js")
 
 
@@ -99,7 +98,7 @@ def _data(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _sections(runs: Sequence[Run], data: dict[str, Any]) -> dict[str, Markup]:
-    """Return the sections by name; where nothing was trained, those that trainings alone can fill are left out."""
+    """Return the sections by name; where nothing was trained, without that of trainings, nor that of no speeds."""
     shown, of_run = data["figures"], data["ofRun"]
     found = {
         sections.name_of_cards(runs): sections.cards(runs),
@@ -110,8 +109,11 @@ def _sections(runs: Sequence[Run], data: dict[str, Any]) -> dict[str, Markup]:
         "vulnerable": sections.vulnerable(runs),
         "settings": sections.settings(runs),
     }
-    left_out = () if any(run.trained for run in runs) else OF_TRAININGS
-    return {name: part for name, part in found.items() if name not in left_out}
+    if not any(run.trained for run in runs):
+        del found["training"]
+        if all(run.dynamics is None for run in runs):
+            del found["dynamics"]
+    return found
 
 
 def _add_pictures(runs: Sequence[Run], data: dict[str, Any], budget: int) -> None:
