@@ -252,3 +252,12 @@ def test_a_callable_with_logits_in_its_output():
     got = dyart.margin_loss(wrapped, search(wrapped, x), cost)
     wanted = dyart.margin_loss(model, search(model, x), cost)
     assert_all_close(gradients_of(got, model), gradients_of(wanted, model), 1e-9)
+
+
+def test_a_mask_is_one_boolean_for_each_row():
+    model = linear()
+    found = search(model, uniform(6, 6, seed=1, dtype=torch.float64))
+    cost = dyart.ExponentialCost(3.0, 1.0)
+    for mask in (torch.tensor([0, 2]), found.found.double(), torch.ones(1, dtype=torch.bool)):
+        with pytest.raises(ValueError, match="boolean with one entry for each of the 6 rows"):
+            dyart.margin_loss(model, found, cost, mask=mask)

@@ -156,6 +156,24 @@ def test_random_restarts_leave_a_place_without_gradient(norm, margin):
     assert_margins(found, torch.full((3,), margin, dtype=torch.float64), relative=0.02)
 
 
+class Plateau(torch.nn.Module):
+    """Two classes by the mean of the values; without a slope where it is within 0.03 of a half."""
+
+    def forward(self, x):
+        away = (x - 0.5).mean(dim=1).abs()
+        value = torch.where(away < 0.03, 1 + 0 * away, 1 - 60 * (away - 0.03))
+        return torch.stack([value, -value], dim=1)
+
+
+@pytest.mark.parametrize(("contrast", "bounds"), [(0.01, (0.0, 1.0)), (1.0, (-1e4, 1e4))])
+def test_random_restarts_try_the_width_of_the_box_and_that_of_the_input(contrast, bounds):
+    inputs = contrast * (uniform((100, 10), 1) - 0.5)
+    inputs = 0.5 + inputs - inputs.mean(dim=1, keepdim=True)
+    assert not dyart.closest_boundary_points(Plateau(), inputs, bounds=bounds, restarts=1, steps=10).found.any()
+    found = dyart.closest_boundary_points(Plateau(), inputs, bounds=bounds, restarts=10, steps=10)
+    assert int(found.found.sum()) >= 75
+
+
 # What every found point keeps.
 
 

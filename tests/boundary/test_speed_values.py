@@ -226,3 +226,16 @@ def test_speed_predicts_the_step_of_an_optimizer():
     assert same.sum() >= 18
     change = after.margin - found.margin
     assert float(((speed - change).abs() / change.abs())[same].median()) < 0.02
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e6])
+def test_a_float16_model_has_the_speed_of_an_update_of_any_size(scale):
+    model = smooth_network(6, 3, seed=0)
+    half = copy.deepcopy(model).half()
+    found = dyart.closest_boundary_points(half, uniform(8, 6).half(), steps=40)
+    update = {name: rate.float() for name, rate in random_like(model, seed=1).items()}
+    wanted = dyart.boundary_speed(half, found, update)
+    speed = dyart.boundary_speed(half, found, {name: scale * rate for name, rate in update.items()})
+    assert int(found.found.sum()) >= 4
+    torch.testing.assert_close(speed / scale, wanted, rtol=2e-2, atol=1e-3, equal_nan=True)
+    assert bool((wanted[found.found].abs() > 0.01).any())

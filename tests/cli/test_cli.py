@@ -139,6 +139,18 @@ def test_a_radius_far_from_the_one_it_is_judged_by_is_mentioned(capsys, tmp_path
     assert "method.radius is 8/255 and eval.radius 0.1: is that meant?" in out + err
 
 
+def test_steps_that_end_short_of_the_radius_are_mentioned(capsys, tmp_path):
+    words = [*TINY, "--quiet", "--out"]
+    short = ["--method.radius", "0.1", "--method.steps", "2", "--method.step_size", "2/255"]
+    status, _, err = run(capsys, "train", "fashion-mini-cnn-at", *words, tmp_path / "short", *short)
+    assert status == 0, err
+    assert "method.steps 2 of method.step_size 2/255 lead 0.0157 far, and method.radius is 0.1" in err
+    assert "Usual is --method.step_size 0.125" in err
+    status, _, err = run(capsys, "train", "fashion-mini-cnn-at", *words, tmp_path / "long")
+    assert status == 0, err
+    assert "method.step_size" not in err
+
+
 def test_a_training_without_a_recipe_is_an_error(capsys):
     status, _, err = run(capsys, "train", "--device", "cpu")
     assert status == 2

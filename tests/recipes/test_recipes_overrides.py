@@ -233,6 +233,19 @@ def test_an_unknown_method_names_the_nearest():
 
 
 @pytest.mark.parametrize(
+    "overrides",
+    [
+        ["--optim.lr", 1e-5, "--optim.clip", None, "--train.epochs=3", "--optim.nesterov", False],
+        {"optim.lr": 1e-5, "optim.clip": None, "train.epochs": 3, "--optim.nesterov": False},
+        "--optim.lr 1e-5 --optim.clip null --train.epochs 3 --optim.nesterov false",
+    ],
+)
+def test_overrides_from_python_may_be_values_by_key(overrides):
+    words = ["--optim.lr", "1e-5", "--optim.clip", "null", "--train.epochs", "3", "--optim.nesterov", "false"]
+    assert resolve(DYART, overrides) == resolve(DYART, words) != resolve(DYART)
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (["lr", "1"], "expected --key value, got 'lr'"),

@@ -46,6 +46,11 @@ def margin_loss(
     """
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != found.found.shape):
+        raise ValueError(
+            f"mask must be boolean with one entry for each of the {len(found)} rows, as found.optimal is; got "
+            f"{str(mask.dtype).removeprefix('torch.')} of shape {tuple(mask.shape)}"
+        )
     logits = logits_of(model(found.points)) if len(found) else found.margin.new_zeros((0, 2), requires_grad=True)
     costs = margin_costs(logits, found, cost, box_aware, mask)
     if reduction == "none":

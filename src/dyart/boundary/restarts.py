@@ -124,14 +124,15 @@ def _nearness_l1(problem: Problem, values: Tensor, gradients: Tensor, distance: 
 def random_start(problem: Problem, distance: Tensor, index: Tensor, seed: int, restart: int) -> Tensor:
     """Return a random point in the box, half of ``distance``, ``[N]``, away from the input, ``[N, D]``.
 
-    Where the distance is infinite, the point lies up to a quarter of the box away (of the input's size without a
-    box). The draw is a function of (seed, restart, index) for every example, on any device and in any chunk.
+    Where the distance is infinite, the point lies up to a quarter of the box away; in every second restart, and without
+    a box, of the spread of the input's own values, where these lie much closer together. The draw is a function of
+    (seed, restart, index) for every example, on any device and in any chunk.
     """
     origin = problem.origin
     draws = [_draw(seed, restart, int(i), origin.shape[1]) for i in index.tolist()]
     noise = torch.stack(draws).to(origin)
     half_way = noise * (distance / 2 / norm_of(noise, problem.norm))[:, None]
-    far = noise * _extent(problem) / 4
+    far = noise * (_box(problem) if restart % 2 else _extent(problem)) / 4
     return problem.into_box(origin + torch.where(distance.isfinite()[:, None], half_way, far))
 
 
@@ -152,6 +153,14 @@ def _extent(problem: Problem) -> Tensor:
     """Return the width to think in, of every coordinate: that of the box, or the spread of an example's own values."""
     spread, span = _spread(problem), _span(problem)
     return torch.where(span.isfinite(), span, spread)
+
+
+def _box(problem: Problem) -> Tensor:
+    """Return the width of the box, of every coordinate, however generous; without one, the spread of an example."""
+    if problem.low is None or problem.high is None:
+        return _spread(problem)
+    span = problem.high - problem.low
+    return torch.where(span.isfinite(), span, _spread(problem))
 
 
 def _spread(problem: Problem) -> Tensor:

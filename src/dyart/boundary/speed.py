@@ -6,7 +6,9 @@ For a whole batch the numerator is one Jacobian-vector product: no per-sample gr
 """
 
 import difflib
+import math
 import warnings
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +69,7 @@ def boundary_speed(
             f"update_direction returns it; got {type(found).__name__} and {type(update).__name__}"
         )
     module = underlying(model)
-    direction = _checked(module, update)
+    direction, size = _checked(module, update)
     _check_dtype(module, found)
     rows = found.found.nonzero()[:, 0]
     rates, values_now, used = [], [], derivative
@@ -87,7 +89,7 @@ def boundary_speed(
             else:
                 value, rate = found.value[chunk], torch.zeros_like(found.margin[chunk])
             values_now.append(value.detach())
-            rates.append(rate.detach())
+            rates.append(rate.detach().to(found.margin) * size)
     if used == METHODS[-1] and derivative is None:
         warnings.warn(
             "a layer of this model has neither forward-mode nor double-backward derivatives; the speed is a central "
@@ -96,7 +98,7 @@ def boundary_speed(
         )
     speed = torch.full_like(found.margin, torch.nan)
     multiplier = found.multiplier(box_aware)[rows]
-    speed[rows] = torch.cat(rates).to(speed) / multiplier
+    speed[rows] = torch.cat(rates) / multiplier
     if len(rows):
         off = (torch.cat(values_now).to(speed) - found.value[rows]).abs() / multiplier
         _warn_of_others(off, found.margin[rows].abs())
@@ -126,11 +128,15 @@ def _check_dtype(module: nn.Module, found: BoundaryPoints) -> None:
         )
 
 
-def _checked(module: nn.Module, update: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the update by the module's own names, after checking names, shapes and dtypes."""
+def _checked(module: nn.Module, update: dict[str, Tensor]) -> tuple[dict[str, Tensor], float]:
+    """Return the update by the module's own names, after checking names, shapes and dtypes, and what to multiply by.
+
+    The derivative is linear in it: where float16 is among the dtypes, which holds nothing below 6e-8, the largest entry
+    is brought to 1.
+    """
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     plain = {name.replace("_orig_mod.", ""): name for name in tensors}
-    direction: dict[str, Tensor] = {}
+    named: dict[str, Tensor] = {}
     for given, rate in update.items():
         stripped = given.replace("_orig_mod.", "")
         name = given if given in tensors else plain.get(stripped) or plain.get(stripped.removeprefix("module."))
@@ -147,6 +153,14 @@ def _checked(module: nn.Module, update: dict[str, Tensor]) -> dict[str, Tensor]:
             raise ValueError(
                 f"update of {given!r} has shape {tuple(rate.shape)}, the model's has {tuple(tensor.shape)}"
             )
-        with torch.inference_mode(False):
-            direction[name] = ordinary(rate).to(tensor)
-    return direction
+        named[name] = rate
+    size = _size(named.values()) if any(tensors[name].dtype == torch.float16 for name in named) else 1.0
+    with torch.inference_mode(False):
+        cast = {name: ordinary(rate) if size == 1 else ordinary(rate).float() / size for name, rate in named.items()}
+        return {name: rate.to(tensors[name]) for name, rate in cast.items()}, size
+
+
+def _size(rates: Iterable[Tensor]) -> float:
+    """Return the largest entry of all; 1 where that is no number to divide by."""
+    size = max((rate.abs().max().item() for rate in rates if rate.numel()), default=1.0)
+    return size if math.isfinite(size) and size > 0 else 1.0

@@ -102,6 +102,13 @@ class Training:
         method.prepare(loader.examples, fabric.device)
         self.begin(self.phases[0])
 
+    def __repr__(self) -> str:
+        """Return what is trained, how far it is and where it is kept."""
+        what = f"{self.config.method['name']} on {self.data.name}, {self.config.model.name}"
+        best = f", best {self.best_epoch}" if self.best_epoch > 0 else ""
+        where = "" if self.folder is None else f", in {self.folder}"
+        return f"<Training of {what}: epoch {self.position.epoch} of {self.epochs}{best}{where}>"
+
     @property
     def steps_done(self) -> int:
         """Steps of the optimizer since the beginning, burn-in included."""

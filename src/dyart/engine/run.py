@@ -56,6 +56,8 @@ log = logging.getLogger("dyart")
 SUMS_TO_ONE = 1e-3
 # A training radius so many times the one that it is judged by, or less than its inverse, may not be meant.
 FAR = 1.5
+# Steps that lead less than this share of the radius away end short of it; usual is this many radii over all steps.
+SHORT, USUAL_STEPS = 0.999, 2.5
 
 
 def train(
@@ -304,7 +306,10 @@ def _check_folder(folder: Path, resume: bool) -> None:
                 f"{folder} holds a run without a checkpoint, begun by now or ended before its first one: if nothing is "
                 "running there, --resume begins it anew; --out chooses another"
             )
-        raise RunError(f"{folder} holds a run already: --resume goes on with it, --out chooses another folder")
+        raise RunError(
+            f"{folder} holds a run already: --resume goes on with it (in Python: resume=True), --out chooses another "
+            "folder"
+        )
 
 
 def _lock(folder: Path, stack: ExitStack) -> None:
@@ -337,13 +342,33 @@ def _claim(folder: Path, training: Training, changes: Changes) -> None:
 
 
 def _mention(training: Training, changes: Changes) -> None:
-    """Print what is easily overlooked: settings that change on the way, and a training far from where it is judged."""
-    config = training.config
+    """Print what is easily overlooked: settings that change on the way, a training far from where it is judged, and an
+    attack that ends short of its radius.
+    """
+    config, lines = training.config, []
     if changes:
-        training.fabric.print(f"from step {training.steps_done} on: {in_words(changes)}")
+        lines.append(f"from step {training.steps_done} on: {in_words(changes)}")
     radius, judged = config.method.get("radius"), config.eval.radius
     if radius is not None and not 1 / FAR < radius / judged < FAR:
-        training.fabric.print(f"method.radius is {radius} and eval.radius {judged}: is that meant?")
+        lines.append(f"method.radius is {radius} and eval.radius {judged}: is that meant?")
+    if (short := _short(config.method)) is not None:
+        lines.append(short)
+    for line in lines:
+        training.fabric.print(line, file=sys.stderr)
+
+
+def _short(method: dict[str, Any]) -> str | None:
+    """Return the words for a method whose steps do not lead to its radius: a radius that was set alone."""
+    numbers = [method.get(name) for name in ("radius", "steps", "step_size")]
+    if not all(isinstance(number, int | float) for number in numbers):
+        return None
+    radius, steps, size = numbers
+    if steps * size >= SHORT * radius:
+        return None
+    return (
+        f"method.steps {steps} of method.step_size {size} lead {steps * size:.3g} far, and method.radius is {radius}: "
+        f"the attack is weaker than usual, is that meant? Usual is --method.step_size {USUAL_STEPS * radius / steps:.3g}"
+    )
 
 
 def _earlier_changes(path: Path) -> list[Any]:

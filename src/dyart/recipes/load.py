@@ -2,7 +2,9 @@
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+import json
+import shlex
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import resources
@@ -83,18 +85,18 @@ def _refuse_doubles(recipe: str, node: Any, above: tuple[Any, ...] = (), path: s
         _refuse_doubles(recipe, value, (*above, node), f"{name}.")
 
 
-def resolve(recipe: str | Path, overrides: Sequence[str] = (), method: bool = True) -> Config:
-    """Return the configuration of a recipe with overrides such as ``["--optim.lr", "0.05"]``.
+def resolve(recipe: str | Path, overrides: Sequence[object] | Mapping[str, object] = (), method: bool = True) -> Config:
+    """Return the configuration of a recipe with overrides such as ``{"optim.lr": 0.05}``.
 
     Args:
         recipe: a name or a file.
-        overrides: words of a command line.
+        overrides: values by key, or words of a command line, ``["--optim.lr", "0.05"]``.
         method: False: take the method's settings as they are, whether or not its code is there.
 
     Raises:
         RecipeError: unknown recipe or key (the nearest right one is named), or a value of the wrong type.
     """
-    own, given = read(recipe), _from_arguments(overrides)
+    own, given = read(recipe), _from_arguments(_words(overrides))
     tree = merge(own, given)
     if method:
         config = check(tree)
@@ -271,6 +273,19 @@ def _bases(recipe: str, value: Any) -> list[str]:  # noqa: ANN401
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise RecipeError(f"base in the recipe {recipe} must be a recipe or a list of them, got {value!r}")
     return [str(Path(recipe).parent / base) if base.endswith((".yaml", ".yml")) else base for base in bases]
+
+
+def _words(overrides: Sequence[object] | Mapping[str, object]) -> list[str]:
+    """Return overrides as the words of a command line."""
+    if isinstance(overrides, str):
+        return shlex.split(overrides)
+    if isinstance(overrides, Mapping):
+        return [f"--{key.removeprefix('--')}={_written(value)}" for key, value in overrides.items()]
+    return [_written(value) for value in overrides]
+
+
+def _written(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _from_arguments(arguments: Sequence[str]) -> Tree:
