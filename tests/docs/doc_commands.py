@@ -21,6 +21,7 @@ QUICKER = {
     "--train.batch_size 10 --train.precision fp32 --method.steps 2 --eval.steps 1",
     "dyart train fashion-mini-cnn-dyart --out runs/dyart": f"{_BRIEF} --data.limit 384 --eval.every 9",
     "dyart train fashion-mini-cnn-dyart --method.adaptive_steps": f"{_BRIEF} --data.limit 384 --eval.every 9",
+    "dyart train fashion-mini-cnn-dyart --method.lam": f"{_BRIEF} --data.limit 256",
     "dyart train fashion-mini-cnn-dyart --method.name inverse:InverseDyART": f"{_BRIEF} --data.limit 256",
     "dyart train fashion-mini-cnn-natural": "--data.limit 512 --train.epochs 1 --eval.radii [0.1] --eval.steps 1 "
     "--quiet",

@@ -359,11 +359,8 @@ def _mention(training: Training, changes: Changes) -> None:
 
 def _short(method: dict[str, Any]) -> str | None:
     """Return the words for a method whose steps do not lead to its radius: a radius that was set alone."""
-    numbers = [method.get(name) for name in ("radius", "steps", "step_size")]
-    if not all(isinstance(number, int | float) for number in numbers):
-        return None
-    radius, steps, size = numbers
-    if steps * size >= SHORT * radius:
+    radius, steps, size = (method.get(name) for name in ("radius", "steps", "step_size"))
+    if radius is None or steps is None or size is None or steps * size >= SHORT * radius:
         return None
     return (
         f"method.steps {steps} of method.step_size {size} lead {steps * size:.3g} far, and method.radius is {radius}: "
