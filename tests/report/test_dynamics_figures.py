@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from dyart.attacks.radius import Radius
 from dyart.dynamics.shares import margin_edges
@@ -14,6 +15,7 @@ from dyart.report.scatter import Cloud, margin_speed_scatter, scaled, write_scat
 MARGIN = np.array([0.01, 0.02, 0.03, 0.06, 0.09, 0.3] * 20)
 AT = Cloud(MARGIN, np.array([-4.0, 2.0, 1.0, -1.0, 1.0, 1.0] * 20))
 DYART = Cloud(MARGIN, np.array([1.0, 2.0, 1.0, -1.0, 1.0, -8.0] * 20))
+SMALL = Cloud(MARGIN, 0.001 * AT.speed)
 PANELS = {"natural": {"at": AT, "dyart": DYART}, "robust": {"at": AT, "dyart": DYART}}
 
 
@@ -62,6 +64,44 @@ def test_what_moves_the_boundary_is_said_at_the_axes(update, words):
     assert "numbers: share of the interval" in speed_bars(PANELS, margin_edges(0.1)).get_supxlabel()
 
 
+def test_distances_per_step_keep_their_unit_and_methods_share_the_axis():
+    figure = margin_speed_scatter(PANELS | {"small": {"at": SMALL, "dyart": SMALL}}, 0.1, "optimizer")
+    at, dyart, *_, small = figure.axes
+    assert dots(at)[:, 1].min() == -4.0
+    assert dots(dyart)[:, 1].min() == -8.0
+    assert at.get_ylim() == dyart.get_ylim()
+    low, high = at.get_ylim()
+    assert low < -8 < 8 < high, "room for the largest of both"
+    assert small.get_ylim()[1] < 0.01 * high, "another network has an axis of its own"
+    assert at.get_ylabel() == "speed (distance per step)\nunder the optimizer's step"
+    figure.draw_without_rendering()
+    assert "\u22125" in [label.get_text() for label in at.get_yticklabels()]
+
+
+@pytest.mark.parametrize("update", ["gradient", "optimizer"])
+@pytest.mark.parametrize("lowest", [-1.0, -0.1, 0.5])
+def test_no_dot_hides_under_the_name_of_the_radius(update, lowest):
+    margin = np.linspace(0, 0.3, 301)
+    clouds = {name: Cloud(margin, np.where(np.arange(301) % 2, 1.0, lowest)) for name in ("at", "dyart")}
+    figure = margin_speed_scatter({"a": clouds, "b": clouds}, 0.1, update)
+    figure.draw_without_rendering()
+    for axis in figure.axes:
+        (name,) = (text for text in axis.texts if text.get_text() == "0.1")
+        box = name.get_window_extent()
+        assert box.y0 >= axis.get_window_extent().y0
+        assert not any(box.contains(x, y) for x, y in axis.transData.transform(dots(axis)))
+
+
+@pytest.mark.parametrize("end", [0.05, 0.12, 0.3])
+def test_the_name_of_the_radius_stays_inside_its_panel(end):
+    cloud = Cloud(np.linspace(0, end, 50), np.ones(50))
+    figure = margin_speed_scatter({"": dict.fromkeys(("at", "dyart", "mart"), cloud)}, 0.1)
+    figure.draw_without_rendering()
+    for axis in figure.axes:
+        (name,) = (text for text in axis.texts if text.get_text() == "0.1")
+        assert name.get_window_extent().x1 <= axis.get_window_extent().x1
+
+
 def titles(figure) -> list:
     return [axis._left_title for axis in figure.axes if axis.get_visible()]
 
@@ -94,6 +134,36 @@ def test_an_empty_cloud_is_drawn_as_nothing():
     axis = margin_speed_scatter({"": {"at": nothing}}, 0.1).axes[0]
     assert "none below 0.1" in [text.get_text() for text in axis.texts]
     assert len(speed_bars({"": {"at": nothing}}, margin_edges(0.1)).axes) == 1
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.int64])
+def test_tensors_are_drawn_like_arrays(kind, tmp_path):
+    speed = torch.from_numpy(AT.speed).to(kind)
+    speed = speed.requires_grad_() if kind.is_floating_point else speed
+    tensors = Cloud(torch.from_numpy(MARGIN), speed)
+    for draw in (lambda cloud: margin_speed_scatter({"": {"SAM": cloud}}, 0.1),
+                 lambda cloud: speed_bars({"": {"SAM": cloud}}, margin_edges(0.1))):  # fmt: skip
+        (own,), (usual,) = draw(tensors).axes, draw(AT).axes
+        assert [text.get_text() for text in own.texts] == [text.get_text() for text in usual.texts]
+        assert [bar.get_height() for bar in own.patches] == [bar.get_height() for bar in usual.patches]
+    assert (
+        dots(margin_speed_scatter({"": {"SAM": tensors}}, 0.1).axes[0]).tolist()
+        == dots(margin_speed_scatter({"": {"SAM": AT}}, 0.1).axes[0]).tolist()
+    )
+
+
+def test_what_has_no_margin_or_speed_is_not_drawn():
+    gaps = Cloud(torch.tensor([0.01, math.nan, math.inf, 0.05]), torch.tensor([1.0, 1.0, 1.0, math.nan]))
+    axis = margin_speed_scatter({"": {"SAM": gaps}}, 0.1).axes[0]
+    assert dots(axis).tolist() == [pytest.approx([0.01, 1.0])]
+    assert sum(bar.get_height() for bar in speed_bars({"": {"SAM": gaps}}, margin_edges(0.1)).axes[0].patches) == 1.0
+
+
+@pytest.mark.parametrize("draw", [margin_speed_scatter, lambda panels, radius: speed_bars(panels, [0, radius])])
+def test_margins_and_speeds_of_other_examples_are_refused(draw):
+    words = r"one margin and one speed per example, got shapes \[3\] and \[2\]"
+    with pytest.raises(ValueError, match=words):
+        draw({"": {"SAM": Cloud(torch.ones(3), torch.ones(2))}}, 0.1)
 
 
 def test_bars_show_positive_shares_upwards_and_negative_ones_downwards():
@@ -141,6 +211,12 @@ def test_three_files_are_written_and_are_the_same_again(tmp_path, draw):
     for one, two in zip(first, second, strict=True):
         assert one.stat().st_size > 2000
         assert one.read_bytes() == two.read_bytes(), one.suffix
+
+
+def test_a_path_may_be_text(tmp_path):
+    cloud = {"": {"SAM": Cloud(torch.from_numpy(MARGIN), torch.from_numpy(AT.speed))}}
+    assert write_scatter(cloud, 0.1, str(tmp_path / "new" / "x"))[2] == tmp_path / "new" / "x.png"
+    assert write_bars(cloud, margin_edges(0.1), str(tmp_path / "y.png"))[0] == tmp_path / "y.pdf"
 
 
 def test_text_in_files_can_be_searched(tmp_path):

@@ -362,9 +362,10 @@ def _short(method: dict[str, Any]) -> str | None:
     radius, steps, size = (method.get(name) for name in ("radius", "steps", "step_size"))
     if radius is None or steps is None or size is None or steps * size >= SHORT * radius:
         return None
+    usual = f"--method.step_size {USUAL_STEPS * radius / steps:.3g}"
     return (
         f"method.steps {steps} of method.step_size {size} lead {steps * size:.3g} far, and method.radius is {radius}: "
-        f"the attack is weaker than usual, is that meant? Usual is --method.step_size {USUAL_STEPS * radius / steps:.3g}"
+        f"the attack is weaker than usual, is that meant? Usual is {usual}"
     )
 
 

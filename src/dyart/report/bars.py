@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dyart.report import style
+from dyart.report.scatter import Cloud, Dots, dots_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from dyart.report.scatter import Cloud
 
 # Width of an interval's bars together; the intervals are 1 apart.
 GROUP = 0.84
@@ -25,7 +24,7 @@ ABREAST = 2
 
 
 def speed_bars(
-    panels: Mapping[str, Mapping[str, "Cloud"]], edges: Sequence[float], unit: str = "", update: str | None = None
+    panels: Mapping[str, Mapping[str, Cloud]], edges: Sequence[float], unit: str = "", update: str | None = None
 ) -> "Figure":
     """Return a figure with one panel per model: bars up for positive speeds, down for negative ones.
 
@@ -39,7 +38,7 @@ def speed_bars(
         update: what moves the boundary, ``"gradient"`` or ``"optimizer"``, to say it at the axis.
 
     Raises:
-        ValueError: there is nothing to draw.
+        ValueError: there is nothing to draw, or a cloud has not one margin and one speed per example.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -57,7 +56,7 @@ def speed_bars(
         for axis in axes.flat[len(panels) :]:
             axis.set_visible(False)
         for axis, (model, clouds) in zip(axes.flat, panels.items(), strict=False):
-            _draw(axis, clouds, edges, colours, methods)
+            _draw(axis, {name: dots_of(cloud) for name, cloud in clouds.items()}, edges, colours, methods)
             axis.set_title(style.title(model, width / columns), loc="left", fontweight="bold")
             axis.set_xlabel("margin" + (f" in 1{unit}" if unit else ""))
             axis.set_xticks(range(len(edges) - 1), _labels(edges, unit))
@@ -71,18 +70,26 @@ def speed_bars(
 
 
 def write_bars(
-    panels: Mapping[str, Mapping[str, "Cloud"]],
+    panels: Mapping[str, Mapping[str, Cloud]],
     edges: Sequence[float],
-    path: Path,
+    path: str | Path,
     unit: str = "",
     update: str | None = None,
 ) -> list[Path]:
-    """Write ``speed_bars`` as PDF, SVG and PNG."""
+    """Write ``speed_bars`` as PDF, SVG and PNG, beside each other, and return the files.
+
+    Args:
+        panels: by model, then by method.
+        edges: of the margin intervals, from 0; the last may be infinite.
+        path: of the files; a suffix that names one of the formats does not count.
+        unit: what a number on the axis of margins is, e.g. ``/255`` to write them so.
+        update: what moves the boundary, ``"gradient"`` or ``"optimizer"``, to say it at the axis.
+    """
     return style.save(speed_bars(panels, edges, unit, update), path)
 
 
 def _draw(
-    axis: "Axes", clouds: Mapping[str, "Cloud"], edges: Sequence[float], colours: dict[str, str], methods: list[str]
+    axis: "Axes", clouds: Mapping[str, Dots], edges: Sequence[float], colours: dict[str, str], methods: list[str]
 ) -> None:
     width = GROUP / len(methods)
     for place, method in enumerate(methods):

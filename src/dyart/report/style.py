@@ -7,10 +7,13 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dyart.attacks.radius import Radius
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from torch import Tensor
 
 # Inches: one and both columns of the usual two-column paper.
 COLUMN, PAGE = 3.35, 6.9
@@ -64,10 +67,11 @@ def style() -> Iterator[None]:
         yield
 
 
-def save(figure: "Figure", path: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+def save(figure: "Figure", path: str | Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write a figure in every format, beside each other; a suffix of ``path`` that names a format does not count."""
     import matplotlib
 
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     stem = path.stem if path.suffix in FORMATS else path.name  # not a name with a point in it, as in radius-0.1
     written = [path.with_name(stem + suffix) for suffix in formats]
@@ -76,6 +80,15 @@ def save(figure: "Figure", path: Path, formats: Sequence[str] = FORMATS) -> list
             date = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(file.suffix, {})
             figure.savefig(file, dpi=DPI, metadata=date)
     return written
+
+
+def as_array(values: "np.ndarray | Tensor") -> np.ndarray:
+    """Return numbers as an array: a tensor may be on any device, of any precision, and part of a graph."""
+    if isinstance(values, np.ndarray):
+        return values
+    if callable(getattr(values, "detach", None)):
+        return np.asarray(values.detach().cpu().double().numpy())
+    return np.asarray(values, dtype=np.float64)
 
 
 def title(words: str, inches: float) -> str:
