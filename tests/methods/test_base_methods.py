@@ -234,6 +234,7 @@ def test_random_starts_differ_from_process_to_process(monkeypatch):
     for rank in (0, 1, None):
         monkeypatch.setattr(torch.distributed, "is_initialized", lambda rank=rank: rank is not None)
         monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
         method = METHODS["at"](radius=0.2, steps=1, step_size=0.001)
         losses.append(method(model, x, y)[0].item())
     assert losses[0] != losses[1]

@@ -5,8 +5,8 @@ are a function of an example's index, and a loss that is a mean over its example
 how many of them each has (the engine does that, with the gradients). What couples the examples of a batch is for the
 method to gather: weights that are normalised over the batch, quantiles, what is kept per example.
 
-On one process a batch has no shard, and every function here returns what it was given. In anybody's own loop, too,
-whatever runs around it: nothing is exchanged that the engine did not ask for.
+On one process a batch has no shard, and every function here returns what it was given. In anybody's own loop, too, but
+for methods that couple a batch under DistributedDataParallel (see ``Method.couples``).
 """
 
 import pickle  # nosec B403  # only what this process has made itself

@@ -11,13 +11,14 @@ and subtracts gamma v afterwards, the same but for weight decay, which acts on t
 lr * decay * gamma v). In anybody's loop the method is a loss like any other, with this value and gradient.
 """
 
+import copyreg
 import inspect
 import math
 import types
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ from torch.func import functional_call
 from dyart.boundary.model import Model, by_all_names, unchanged
 from dyart.data import ranks
 from dyart.data.loader import Batch
-from dyart.methods.base import Method, Metrics
+from dyart.methods.base import Method, Metrics, find
 from dyart.methods.constructor import settings_of
 
 SUFFIX = "-awp"
@@ -53,6 +54,9 @@ class AWP(Method[Any]):
         awp_warmup: fraction of the training before the first perturbation.
     """
 
+    around: ClassVar[type[Method[Any]]]
+    """The wrapped method's class."""
+
     def __init__(self, *settings: Any, gamma: float, awp_warmup: float, **named: Any) -> None:  # noqa: ANN401
         """Check and keep the settings."""
         if not 0 <= gamma < math.inf:
@@ -74,6 +78,19 @@ class AWP(Method[Any]):
     def stage(self) -> Hashable:
         """Steps before and after the warm-up's end are captured apart."""
         return super().stage, self.awp_active
+
+    @property
+    def couples(self) -> bool:
+        """The perturbation is the whole batch's."""
+        return super().couples or (self.awp_active and self.gamma > 0)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:  # noqa: ANN401
+        """Be pickled by the wrapped class: no module has a name for the one that ``with_awp`` makes."""
+        cls, usual = type(self), super().__reduce_ex__(max(2, int(protocol)))
+        if "around" not in vars(cls) or isinstance(usual, str) or usual[0] is not copyreg.__newobj__:  # type: ignore[attr-defined]
+            return usual  # a class of somebody's own, or a way of its own
+        _, (_, *given), *state = usual
+        return _new, (cls.around, cls.name, *given), *state
 
     @contextmanager
     def perturbed(self, model: nn.Module, forward: Model, batch: Batch, crafted: Any) -> Iterator[None]:  # noqa: ANN401
@@ -102,7 +119,12 @@ class AWP(Method[Any]):
         return loss, metrics | self._unmoved
 
     def loss_alone(self, model: Model, batch: Batch, crafted: Any) -> tuple[Tensor, Metrics]:  # noqa: ANN401
-        """Return the loss at the moved weights, as a function of the weights where they are."""
+        """Return the loss at the moved weights, as a function of the weights where they are.
+
+        Of a DataParallel the network inside is called, on one device: its copies would not have the moved weights.
+        """
+        while isinstance(model, nn.DataParallel):
+            model = model.module
         if not isinstance(model, nn.Module):
             raise TypeError(
                 f"the method {self.name!r} moves the network's weights: it needs the nn.Module that has them, got "
@@ -176,8 +198,17 @@ def with_awp(cls: type[Method[Any]]) -> type[Method[Any]]:
         "__doc__": _documented(inspect.getdoc(cls) or ""),
         "__module__": __name__,
         "name": f"{cls.name}{SUFFIX}",
+        "around": cls,
     }
     return types.new_class(f"{cls.__name__}WithAWP", (AWP, cls), exec_body=lambda body: body.update(named))
+
+
+def _new(around: type[Method[Any]], name: str, *given: Any) -> Method[Any]:  # noqa: ANN401
+    """Return an object of a class with AWP around it that knows no settings yet, for pickle."""
+    # By its name where the class got one from that: another process may not have asked for it yet.
+    cls = find(name) if ":" in name else with_awp(around)
+    made: Method[Any] = cls.__new__(cls, *given)
+    return made
 
 
 def _is_moved(name: str, parameter: nn.Parameter) -> bool:

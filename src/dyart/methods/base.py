@@ -8,6 +8,7 @@ and captured); the loss is taken in training mode. A method is one file with one
 import importlib
 import inspect
 import pkgutil
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,6 @@ from difflib import get_close_matches
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -26,6 +26,8 @@ from dyart.boundary.model import Model, evaluation_mode, ordinary, unchanged
 from dyart.boundary.validation import Bounds
 from dyart.data import draws
 from dyart.data.loader import Batch
+from dyart.data.ranks import Shard, team_here
+from dyart.methods.meeting import obstacle, shard_here
 from dyart.models.factory import load_named
 
 Metrics = dict[str, Tensor]
@@ -55,6 +57,7 @@ class Method(ABC, Generic[Crafted]):
     bounds: Bounds = (0.0, 1.0)
     """Of inputs and points: ``(low, high)``, numbers or tensors; None: none. Radii and steps are in the same unit."""
     _checked: bool = False
+    _warned: bool = False
 
     @abstractmethod
     def craft(self, model: Model, batch: Batch) -> Crafted:
@@ -75,6 +78,14 @@ class Method(ABC, Generic[Crafted]):
     def stage(self) -> Hashable:
         """What of crafting's and loss's settings changes in the course of a training; a new stage is captured anew."""
         return None
+
+    @property
+    def couples(self) -> bool:
+        """Whether the loss by now is more than a mean of each example's own, e.g. by weights relative to the batch's.
+
+        In a loop of one's own under DistributedDataParallel, batches of such a method have a ``shard``.
+        """
+        return False
 
     def prepare(self, examples: int, device: torch.device) -> None:
         """Make room for what is kept per example; called once, before the first step or the return of a state.
@@ -121,6 +132,15 @@ class Method(ABC, Generic[Crafted]):
         the model is in. Random starts differ from call to call and from process to process, and leave torch's
         generators alone.
 
+        Where examples of a batch have a say in each other's loss (AWP, GAIRAT, MAIL with ``normalize``, DyART with
+        ``relative``: see ``couples``) and the model is a DistributedDataParallel, the batch is that of all processes,
+        in the order of their ranks: batches of equal size have the gradient of one process with all the examples, and
+        random starts are those of that process. Every process must call alike, as the wrapper itself asks, which counts
+        processes alike whatever their batches' sizes; a call exchanges the sizes, with one host synchronisation. What
+        is logged is of the process's own examples where the loss does not need more. Under ``no_grad`` nothing is
+        exchanged; nor inside ``no_sync()`` or ``join()``, where processes need not call alike, and without the wrapper
+        around the model (in a LightningModule, say): a warning tells once that each process is by itself.
+
         The first call checks the batch (see ``check``), which costs host synchronisation; later ones have none but
         what the method itself has.
         """
@@ -129,16 +149,36 @@ class Method(ABC, Generic[Crafted]):
             self.check(model, inputs, labels)
             self._checked = True
         self._check_size(inputs)
-        index = torch.arange(len(inputs), device=inputs.device)
-        self._calls = getattr(self, "_calls", 0) + 1
-        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-        key = torch.full((), draws.key(rank, "call", self._calls), dtype=torch.int64, device=inputs.device)
-        batch = Batch(inputs, labels, index, key)
+        batch = self._batch(inputs, labels, self._shard(model, inputs))
         with self._nameless():
             crafted = self.crafted(model, batch)
             if first:
                 self._check_crafted(crafted)
             return self.loss_alone(model, batch, crafted)
+
+    def _batch(self, inputs: Tensor, labels: Tensor, shard: Shard | None) -> Batch:
+        """Return the batch of a call, with draws of its own."""
+        self._calls = getattr(self, "_calls", 0) + 1
+        rank, first = (team_here().rank, 0) if shard is None else (0, shard.first)
+        index = torch.arange(first, first + len(inputs), device=inputs.device)
+        key = torch.full((), draws.key(rank, "call", self._calls), dtype=torch.int64, device=inputs.device)
+        return Batch(inputs, labels, index, key, shard=shard)
+
+    def _shard(self, model: Model, inputs: Tensor) -> Shard | None:
+        """Return which examples of all processes' these are; None where they are not to be brought together."""
+        if not (self.couples and torch.is_grad_enabled()) or (processes := team_here().count) == 1:
+            return None
+        if (reason := obstacle(model)) is None:
+            return shard_here(len(inputs), inputs.device)
+        if not self._warned:
+            warnings.warn(
+                f"the method {self.name!r} works on a whole batch, and {processes} processes run here: each takes its "
+                f"own examples for the whole ({reason}). For the steps of one process with all examples, call it with "
+                "the DistributedDataParallel model, or train with the engine (dyart train --devices)",
+                stacklevel=3,
+            )
+            self._warned = True
+        return None
 
     def check(self, model: Model, inputs: Tensor, labels: Tensor) -> None:
         """Raise unless a batch in a loop of one's own can be trained on: one forward pass, host synchronisation.

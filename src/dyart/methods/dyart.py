@@ -180,6 +180,11 @@ class DyART(Method[BoundaryPoints]):
         """The number of steps, if it changes."""
         return None if self.counter is None else self.steps
 
+    @property
+    def couples(self) -> bool:
+        """Costs are relative to the mean weight of the batch, if they are ``relative``."""
+        return self.relative
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return what is kept: the ways by index, and what the number of steps is chosen by."""
         ways = {} if self.ways is None else {"steps": self.ways.steps, "sizes": self.ways.sizes}

@@ -89,6 +89,11 @@ class GAIRAT(Method[tuple[Tensor, Tensor]]):
         """Whether examples are weighted."""
         return self.weighted
 
+    @property
+    def couples(self) -> bool:
+        """Weights are relative to those of the batch."""
+        return self.weighted
+
     def check_settings(self) -> None:
         """Raise if the ball is larger than the box."""
         check_unit("radius", self.radius, self.norm, self.bounds)

@@ -118,6 +118,11 @@ class MAILAT(AT):
         """Whether examples are weighted."""
         return self.weighting.active
 
+    @property
+    def couples(self) -> bool:
+        """Weights are relative to those of the batch, if they are normalised."""
+        return self.weighting.active and self.weighting.normalize
+
     def loss(self, model: Model, batch: Batch, crafted: Tensor) -> tuple[Tensor, Metrics]:
         """Return the weighted mean cross-entropy at the adversarial images; ``adversarial_loss`` is without weights."""
         logits = at_least_float32(logits_of(model(crafted)))
@@ -180,6 +185,11 @@ class MAILTRADES(TRADES):
     def stage(self) -> Hashable:
         """Whether examples are weighted."""
         return self.weighting.active
+
+    @property
+    def couples(self) -> bool:
+        """Weights are relative to those of the batch, if they are normalised."""
+        return self.weighting.active and self.weighting.normalize
 
     def loss(self, model: Model, batch: Batch, crafted: Tensor) -> tuple[Tensor, Metrics]:
         """Return clean cross-entropy plus weighted divergences; ``kl`` is logged without weights and beta."""
