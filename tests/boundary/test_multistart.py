@@ -44,7 +44,14 @@ def test_l1_margins_of_a_relu_network_are_found_and_no_longer_than_those_of_the_
 @pytest.mark.parametrize("solver", ["fast", "apgd"])
 def test_a_long_search_costs_its_steps_also_where_it_is_split(solver, rivals, boundary):
     model = Watched(linear_model(6, 8, seed=3))
-    options = {"rivals": rivals, "solver": solver, "boundary": boundary, "beta": 50.0, "bounds": None}
+    options = {
+        "rivals": rivals,
+        "solver": solver,
+        "boundary": boundary,
+        "beta": 50.0,
+        "bounds": None,
+        "validate": False,
+    }
     found = dyart.closest_boundary_points(model, uniform((9, 8), 4, -1, 1), steps=50, **options)
     assert found.cost == (len(model.forward_sizes), model.backward_passes)
     compared = 5 if rivals > 1 else 0
@@ -56,8 +63,8 @@ def test_a_long_search_costs_its_steps_also_where_it_is_split(solver, rivals, bo
 @pytest.mark.parametrize("restarts", [1, 2])
 def test_a_race_of_two_laps_costs_its_steps_as_well(restarts):
     model = Watched(linear_model(6, 8, seed=3))
-    inputs = uniform((9, 8), 4, -1, 1)
-    found = dyart.closest_boundary_points(model, inputs, norm="l1", steps=40, restarts=restarts, bounds=None)
+    inputs, options = uniform((9, 8), 4, -1, 1), {"bounds": None, "validate": False}
+    found = dyart.closest_boundary_points(model, inputs, norm="l1", steps=40, restarts=restarts, **options)
     assert found.cost == (len(model.forward_sizes), model.backward_passes)
     # The logits, five rivals in one pass, where the straight way ends, the steps, and the result once more.
     assert found.cost == (1 + 1 + 1 + 40 * restarts + 1, 5 + 40 * restarts + 1)

@@ -13,7 +13,7 @@ import dyart
 from dyart.boundary.points import Passes
 
 PER_EXAMPLE = ("inputs", "labels", "points", "margin", "value", "gradient", "correct", "inside", "found", "alignment")
-PER_EXAMPLE += ("rival", "input_value")
+PER_EXAMPLE += ("rival", "input_value", "lost")
 
 
 @pytest.fixture(scope="module")

@@ -180,7 +180,7 @@ def test_a_step_is_one_forward_and_one_backward_pass_whatever_the_number_of_clas
     costs = []
     for steps in (7, 12):
         model = Watched(linear_model(classes, 6, seed=3))
-        options = {"boundary": boundary, "beta": 50.0, "restarts": restarts, "rivals": rivals}
+        options = {"boundary": boundary, "beta": 50.0, "restarts": restarts, "rivals": rivals, "validate": False}
         found = dyart.closest_boundary_points(model, uniform((9, 6), 4, -1, 1), bounds=None, steps=steps, **options)
         assert found.cost == (len(model.forward_sizes), model.backward_passes)
         costs.append(found.cost)
@@ -198,7 +198,9 @@ def test_cost_counts_the_passes_of_the_polish_too(norm):
     costs = []
     for tol in (None, 1e-5):
         model = Watched(smooth_network(12, 4, seed=2))
-        found = dyart.closest_boundary_points(model, uniform((10, 12), 4), norm=norm, steps=6, restarts=2, tol=tol)
+        found = dyart.closest_boundary_points(
+            model, uniform((10, 12), 4), norm=norm, steps=6, restarts=2, tol=tol, validate=False
+        )
         assert found.cost == (len(model.forward_sizes), model.backward_passes)
         costs.append(found.cost)
     # A few gradient evaluations, and forward passes until the slowest example is there.
@@ -208,7 +210,7 @@ def test_cost_counts_the_passes_of_the_polish_too(norm):
 
 def test_cost_is_per_example_and_not_per_chunk():
     model = Watched(smooth_network(12, 4, seed=2))
-    found = dyart.closest_boundary_points(model, uniform((10, 12), 4), steps=6, batch_size=5)
+    found = dyart.closest_boundary_points(model, uniform((10, 12), 4), steps=6, batch_size=5, validate=False)
     assert set(model.forward_sizes) == {5}
     assert found.cost == (len(model.forward_sizes) / 2, model.backward_passes / 2)
 
@@ -241,7 +243,8 @@ def test_misclassified_examples_have_no_margin_and_take_no_part(batch_size):
     right = Patches()(inputs).argmax(dim=1)
     wrong = torch.arange(10) % 3 == 0
     labels = torch.where(wrong, (right + 1) % 3, right)
-    found = dyart.closest_boundary_points(model, inputs, labels, steps=5, tol=1e-4, batch_size=batch_size)
+    options = {"steps": 5, "tol": 1e-4, "batch_size": batch_size, "validate": False}
+    found = dyart.closest_boundary_points(model, inputs, labels, **options)
     assert torch.equal(found.correct, ~wrong)
     assert torch.equal(found.inside, ~wrong)
     assert torch.equal(found.found, ~wrong)

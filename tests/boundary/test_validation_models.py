@@ -30,13 +30,27 @@ both = pytest.mark.parametrize("call", [search, train], ids=["closest_boundary_p
     ("change", "words"),
     [
         (lambda z: torch.where(torch.arange(len(z))[:, None] == 2, torch.nan, z), "NaN logits, first for example 2"),
+        (
+            lambda z: torch.where(torch.arange(len(z))[:, None] == 2, torch.inf, z),
+            r"\+inf, first for example 2 \(of 1\)",
+        ),
+        (lambda z: -torch.inf * torch.ones_like(z), r"no finite logit, first for example 0 \(of 6\)"),
         (lambda z: z[:, :1], r"shape \(6, 1\): one logit .*wrap it .*torch\.stack"),
         (lambda z: z[:, 0], r"shape \(6,\): one logit .*wrap it .*torch\.stack"),
         (lambda z: z[:, :, None], r"logits \[N, K\], got shape \(6, 10, 1\)"),
         (lambda z: z[:4], "4 rows of logits for 6 examples"),
         (lambda z: torch.cat([z, z]), "12 rows of logits for 6 examples"),
     ],
-    ids=["NaN", "one class", "one logit", "three dimensions", "too few rows", "too many rows"],
+    ids=[
+        "NaN",
+        "infinity",
+        "all masked",
+        "one class",
+        "one logit",
+        "three dimensions",
+        "too few rows",
+        "too many rows",
+    ],
 )
 def test_bad_logits_are_refused_before_any_gradient(call, change, words):
     model = Counting(change)

@@ -24,7 +24,10 @@ FORMAT = "dyart boundary points"  # and its version, in a file
 
 
 class Passes(NamedTuple):
-    """The most forward and backward passes of the model that any one example took part in."""
+    """The most forward and backward passes of the model that any one example took part in.
+
+    Without the one that ``validate`` asks a few examples about again in.
+    """
 
     forward: int
     backward: int
@@ -72,6 +75,9 @@ class BoundaryPoints:
     solver: str = "fast"
     signed: bool = False
     """Examples outside their class were searched too."""
+    lost: Tensor | None = None
+    """Not found, although a point was: evaluated anew it was not across the boundary any more, as it happens where the
+    model draws at random or looks at the whole batch. None: not known."""
 
     def __len__(self) -> int:
         """Return the number of examples."""
@@ -192,6 +198,11 @@ class BoundaryPoints:
         start = f"example {index}, {named(one.labels[0])}: {verdict}"
         if verdict == "not inside":
             return f"{start}; {name} is {float(one.input_value[0]):.4g} at the input, so it has no margin"
+        if verdict == "not found" and one.lost is not None and bool(one.lost[0]):
+            return (
+                f"{start}; a point across the boundary was met, but the model answered differently when asked again: "
+                "switch its noise off, use layers that treat examples one by one, and compute in float32"
+            )
         if verdict == "not found":
             return f"{start}; no point across the boundary was met: try more steps or restarts"
         side = "towards" if bool(one.inside[0]) else "from"
@@ -322,8 +333,9 @@ def concat(parts: Sequence[BoundaryPoints]) -> BoundaryPoints:
             raise ValueError(f"concat: the parts differ in {name}: {sorted(map(str, values))}")
     if not all(_same_bounds(first.bounds, part.bounds) for part in parts):
         raise ValueError("concat: the parts differ in bounds")
+    columns = {name: [getattr(part, name) for part in parts] for name in {*_tensor_fields(first), "lost"}}
     joined: dict[str, Any] = {
-        name: torch.cat([getattr(part, name) for part in parts]) for name in _tensor_fields(first)
+        name: None if any(row is None for row in rows) else torch.cat(rows) for name, rows in columns.items()
     }
     cost = Passes(max(part.cost.forward for part in parts), max(part.cost.backward for part in parts))
     return dataclasses.replace(first, **joined, cost=cost)

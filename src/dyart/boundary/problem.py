@@ -17,7 +17,7 @@ from dyart.boundary.margins import (
     rivals_by_logit,
     soft_logit_margin,
 )
-from dyart.boundary.model import Model, logits_of
+from dyart.boundary.model import Model, logits_of, ordinary
 from dyart.boundary.norms import Norm, dual_norm, flat
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.projections import project_onto_hyperplane, shrink_onto_hyperplane
@@ -94,6 +94,8 @@ class Problem:
     """Compile the work between the passes (of steps for p = inf and 2): on a GPU it is many small kernels otherwise."""
     forward: int = field(default=0, init=False)
     backward: int = field(default=0, init=False)
+    lost: Tensor | None = field(default=None, init=False)
+    """``[N]``: a point was found, and evaluated anew it was not across the boundary any more; None: none was."""
 
     def __post_init__(self) -> None:
         """Flatten once."""
@@ -114,7 +116,7 @@ class Problem:
             points = self._shown(x).requires_grad_()
             output = self._logits(points)
             # The margin function has a graph of its own, on the logits as they are.
-            logits = output.detach().requires_grad_(output.is_floating_point())
+            logits = ordinary(output).requires_grad_(output.is_floating_point())
             score = compiled(_score) if self.compiled else _score
             value, rival, correct = score(logits, self.labels, self.boundary, float(self.beta))
             value = self.orient(value)
@@ -219,7 +221,8 @@ class Problem:
         if gradient is None:
             raise ValueError(
                 "the logits do not depend on the inputs through differentiable operations: the model must be made of "
-                "torch operations with gradients (no .detach(), argmax, rounding or numpy on the way)"
+                "torch operations with gradients (no .detach(), argmax, rounding or numpy on the way, and no "
+                "torch.no_grad() or torch.inference_mode() around it)"
             )
         self.backward += 1
         return flat(gradient).to(self.origin.dtype)
@@ -266,10 +269,16 @@ class Problem:
         return Best(distance, x, now.value, now.gradient, now.rival)
 
     def renew(self, best: Best) -> Best:
-        """Return ``best`` with value, gradient and rival evaluated anew: one forward and one backward pass."""
+        """Return ``best`` with value, gradient and rival evaluated anew: one forward and one backward pass.
+
+        A point that is not across the boundary any more is ``lost``.
+        """
         now = self.evaluate(best.points)
         renewed = best._replace(value=now.value, gradient=now.gradient, rival=now.rival)
-        return renewed.where(best.found & (now.value < 0), self.nothing())
+        across = now.value < 0
+        lost = best.found & ~across
+        self.lost = lost if self.lost is None else self.lost | lost
+        return renewed.where(best.found & across, self.nothing())
 
     def nothing(self) -> Best:
         """Return the result before any point was found: the inputs themselves, at infinite distance."""

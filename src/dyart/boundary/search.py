@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -27,6 +28,7 @@ from dyart.boundary.points import BoundaryPoints, Passes
 from dyart.boundary.polish import polish
 from dyart.boundary.problem import Best, Problem, no_tick
 from dyart.boundary.progress import Counter, Progress
+from dyart.boundary.repeats import warn_of_changes
 from dyart.boundary.solvers import SOLVERS, apgd
 from dyart.boundary.validation import Bounds, Start, as_bounds
 
@@ -66,7 +68,7 @@ def closest_boundary_points(
     compare ``rivals``, once, a forward pass (``"l1"``: two) and a backward pass for each (a search that aims at one
     of them then needs no step for the input); and, for the exact boundary, a gradient evaluation of the result if
     some search aimed at one class. ``tol`` adds a few forward passes and three gradient evaluations. Examples
-    without a margin take no part.
+    without a margin take no part. ``validate`` adds a forward pass of at most 8 examples, which ``cost`` leaves out.
 
     Args:
         model: any callable from inputs to logits ``[N, K]`` (or to an object with ``.logits``), K >= 2.
@@ -88,7 +90,8 @@ def closest_boundary_points(
         tol: if given, slide the points onto the boundary until ``-tol <= value <= 0``.
         batch_size: examples per forward pass; None: all at once. Halved where memory runs out.
         seed: of the random starts. An example's draws depend on the seed, the restart and its index alone.
-        validate: check inputs, labels, bounds and logits before any work (costs host synchronisation).
+        validate: check inputs, labels, bounds and logits before any work, and ask the model about up to 8 examples
+            again, with a warning where it says something else (costs host synchronisation).
         progress: True for a progress line on stderr, or a callable ``(done, total)``.
         signed: also search from examples outside their class; their margin is minus the distance to it. Where that
             distance is to a corner between several rivals, it comes out too long, and not ``optimal``, or is not found.
@@ -116,7 +119,8 @@ def closest_boundary_points(
         validation.check_inputs(inputs, bounds)
         if labels is not None:
             validation.check_labels(labels, inputs)
-        if has_batch_statistics(model):
+        warned = has_batch_statistics(model)
+        if warned:
             warnings.warn(
                 "the model has BatchNorm layers without running statistics: an example's logits depend on its batch, "
                 "and the search divides batches. A point that is across the boundary in one may not be in another",
@@ -128,7 +132,7 @@ def closest_boundary_points(
                 "mode) and leaves the mode as it is. Call model.eval() to silence this",
                 stacklevel=2,
             )
-        validation.warn_of_training(model, "Call .eval() first", stacklevel=3)
+        warned |= validation.warn_of_training(model, "Call .eval() first", stacklevel=3)
     validation.check_start(start, inputs, bounds, validate)
     if index is not None and (index.shape != inputs.shape[:1] or index.is_floating_point()):
         raise ValueError(
@@ -141,11 +145,14 @@ def closest_boundary_points(
         logits = _all_logits(model, inputs, batch_size, validate, pieces)
         if given is not None and validate and len(inputs):
             validation.check_label_range(given, logits.shape[1])
+        if validate and not warned and len(inputs):
+            first = slice(0, batch_size)
+            warn_of_changes(partial(validation.first_logits, model), inputs[first], logits[first], stacklevel=2)
         labels = logits.argmax(dim=1) if given is None else given.detach().long().clone()
         whole = Problem(model, inputs, labels, norm, boundary, beta, *as_bounds(bounds, inputs))
         input_value = boundary_value(logits, labels, boundary, beta).to(whole.origin.dtype)
         inside = input_value > 0
-        best = whole.nothing()
+        best, lost = whole.nothing(), torch.zeros_like(inside)
         given_start = whole.into_box(flat(start.detach()).to(whole.origin)) if isinstance(start, Tensor) else None
         rows = (inside | signed).nonzero()[:, 0]
         names = torch.arange(len(inputs), device=rows.device) if index is None else index.to(rows)
@@ -154,25 +161,28 @@ def closest_boundary_points(
         counter = Counter(progress, len(chunks) * restarts * steps)
         cost = Passes(forward=min(len(inputs), 1), backward=0)
 
-        def searched(chunk: Tensor) -> tuple[Best, Passes]:
+        def searched(chunk: Tensor) -> tuple[Best, Tensor, Passes]:
             part = whole.part(chunk, torch.where(inside[chunk], 1.0, -1.0).to(input_value) if signed else None)
             begin = start if given_start is None else given_start[chunk]
             solved = solve(part, logits[chunk], names[chunk], effort, begin, counter.tick)
             if tol is not None:
                 solved = polish(part, solved, part.orient(input_value[chunk]), tol)
-            return part.unorient(solved), Passes(1 + part.forward, part.backward)
+            gone = torch.zeros_like(solved.found) if part.lost is None else part.lost & ~solved.found
+            return part.unorient(solved), gone, Passes(1 + part.forward, part.backward)
 
-        def fitted(chunk: Tensor) -> tuple[Best, Passes]:
-            found, spent = zip(*pieces(searched, chunk), strict=True)
-            return Best(*map(torch.cat, zip(*found, strict=True))), Passes(*map(max, zip(*spent, strict=True)))
+        def fitted(chunk: Tensor) -> tuple[Best, Tensor, Passes]:
+            found, gone, spent = zip(*pieces(searched, chunk), strict=True)
+            joined = Best(*map(torch.cat, zip(*found, strict=True)))
+            return joined, torch.cat(gone), Passes(*map(max, zip(*spent, strict=True)))
 
         works = [partial(fitted, chunk) for chunk in chunks]
         results = (work() for work in works) if divide is None else divide(works)
-        for chunk, (solved, spent) in zip(chunks, results, strict=True):
+        for chunk, (solved, gone, spent) in zip(chunks, results, strict=True):
             best = best.insert(chunk, Best(*(tensor.to(inputs.device) for tensor in solved)))
+            lost[chunk] = gone.to(inputs.device)
             cost = Passes(max(cost.forward, spent.forward), max(cost.backward, spent.backward))
         correct = logits.argmax(dim=1) == labels
-        return assemble(whole, bounds, best, input_value, correct, cost, solver, signed)
+        return replace(assemble(whole, bounds, best, input_value, correct, cost, solver, signed), lost=lost)
 
 
 def static_boundary_points(

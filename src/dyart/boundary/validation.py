@@ -1,5 +1,6 @@
 """Checks of user input. Each says what is wrong, with the value, and what to do."""
 
+import inspect
 import math
 import numbers
 import warnings
@@ -134,13 +135,26 @@ def check_label_range(labels: Tensor, classes: int) -> None:
 
 
 def check_logits(logits: Tensor, examples: int) -> None:
-    """Raise on NaN or a wrong number of rows; warn if the logits look like probabilities."""
+    """Raise on NaN, infinity or a wrong number of rows; warn if the logits look like probabilities.
+
+    A logit of -inf masks a class, and is as good as any where the row has others.
+    """
     if len(logits) != examples:
         raise ValueError(f"the model returned {len(logits)} rows of logits for {examples} examples")
     if bool(logits.isnan().any()):
         row = int(logits.isnan().any(dim=1).nonzero()[0, 0])
         raise ValueError(
             f"the model returned NaN logits, first for example {row}: check its weights and the range of its inputs"
+        )
+    endless = (logits == torch.inf).any(dim=1) | ~logits.isfinite().any(dim=1)
+    if bool(endless.any()):
+        row = int(endless.nonzero()[0, 0])
+        what = "a logit of +inf" if bool((logits[row] == torch.inf).any()) else "no finite logit"
+        raise ValueError(
+            f"the model returned {what}, first for example {row} (of {int(endless.sum())}): there is no margin in it. "
+            "Check its weights, the range "
+            f"of its inputs and whether its numbers are too large for {str(logits.dtype).removeprefix('torch.')}; "
+            "a class is masked with a logit of -inf"
         )
     sums = logits.detach().float().sum(dim=1)
     if bool((logits >= 0).all() & ((sums - 1).abs() < 1e-3).all()):
@@ -152,14 +166,20 @@ def check_logits(logits: Tensor, examples: int) -> None:
         )
 
 
-def warn_of_training(model: Model, advice: str, stacklevel: int) -> None:
-    """Warn if the model is a function around a network in training mode: no mode can be set through it."""
-    if behind := training_behind(model):
+def warn_of_training(model: Model, advice: str, stacklevel: int) -> bool:
+    """Warn if the model is a function around a network in training mode: no mode can be set through it.
+
+    Return whether it is.
+    """
+    behind = training_behind(model)
+    if behind:
+        kind = "a function" if inspect.isroutine(model) else f"an object ({type(model).__name__})"
         warnings.warn(
-            f"the model is a function, and {', '.join(behind)} in it is in training mode, with dropout or BatchNorm: "
+            f"the model is {kind}, and {', '.join(behind)} in it is in training mode, with dropout or BatchNorm: "
             f"points would be of other networks than the one that is used later. {advice}",
             stacklevel=stacklevel,
         )
+    return bool(behind)
 
 
 def as_pair(bounds: Iterable[Bound]) -> tuple[Bound, Bound]:

@@ -7,12 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from dyart.boundary.model import Model, logits_of
+from dyart.boundary.repeats import change
 from dyart.boundary.validation import IN_PLACE, version_of
 from dyart.evaluation.findings import Finding
 
-# Rounding differs with the batch and from run to run on a GPU: what differs by less than this share of the spread of
-# the logits is the same output. In 16 bit, so many units in the last place.
-SAME, UNITS = 1e-3, 32
 # Standard deviations by which a sample's accuracy may differ from the recorded one, and points for anything else.
 SIGMAS, SLACK = 4.0, 0.01
 SUM = 1e-3
@@ -126,12 +124,12 @@ def repeat_findings(model: Model, inputs: Tensor) -> list[Finding]:
     """Call the model twice and say if the outputs differ by more than rounding."""
     with torch.no_grad():
         first, second = (logits_of(model(inputs)) for _ in range(2))
-    difference, spread = _difference(first, second)
-    if difference <= _tolerance(first) * spread:
+    found = change(first, second)
+    if not found.real:
         return []
     flips = (first.argmax(dim=1) != second.argmax(dim=1)).float().mean().item()
     words = (
-        f"two calls on the same {len(inputs)} inputs differ by up to {difference:.2g} in the logits ({flips:.0%} of "
+        f"two calls on the same {len(inputs)} inputs differ by up to {found.size:.2g} in the logits ({flips:.0%} of "
         "the predictions): a verdict would be a draw; switch the randomness off, or let the model average over "
         "it with a fixed seed"
     )
@@ -147,26 +145,15 @@ def batch_findings(model: Model, inputs: Tensor) -> list[Finding]:
         except Exception as error:
             words = f"the model takes a batch of {len(inputs)} but fails on one example: {_first_line(error)}; attacks"
             return [Finding("batch size", f"{words} call it with batches of every size, so let it accept them", True)]
-    difference, spread = _difference(together, alone)
-    if difference <= _tolerance(together) * spread:
+    found = change(together, alone)
+    if not found.real:
         return []
     words = (
         f"an example's logits depend on what is beside it: alone and in a batch of {len(inputs)} they differ by up to "
-        f"{difference:.2g}; verdicts per example need a model that treats examples one by one (BatchNorm with running "
+        f"{found.size:.2g}; verdicts per example need a model that treats examples one by one (BatchNorm with running "
         "statistics)"
     )
     return [Finding("batch size", words, True)]
-
-
-def _difference(one: Tensor, other: Tensor) -> tuple[float, float]:
-    """Return the largest difference and the spread of all logits around their rows' means."""
-    one, other = one.double(), other.double()
-    spread = (one - one.mean(dim=1, keepdim=True)).abs().max()
-    return float((one - other).abs().max()), float(spread)
-
-
-def _tolerance(logits: Tensor) -> float:
-    return max(SAME, UNITS * torch.finfo(logits.dtype).eps)
 
 
 def accuracy_findings(logits: Tensor, labels: Tensor, expected: float | None) -> list[Finding]:
