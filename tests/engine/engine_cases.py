@@ -14,7 +14,7 @@ from dyart.recipes.load import check, merge
 
 METHODS = {
     "natural": {"name": "natural"},
-    "at": {"name": "at", "steps": 2, "radius": 0.05, "step_size": 0.02},
+    "at": {"name": "at", "steps": 2, "radius": 0.05, "step_size": 0.025},
     "dyart": {"name": "dyart", "steps": 3, "r0": 0.1, "lam": 5.0},
 }
 BASE = {

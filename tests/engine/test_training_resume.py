@@ -291,7 +291,7 @@ def test_another_number_of_threads_is_told_and_recorded(tmp_path, capsys):
     path, now = folder / "environment.json", torch.get_num_threads()
     path.write_text(json.dumps(json.loads(path.read_text()) | {"threads": 99}))
     train(make_config(folder, optim_schedule="constant", train_epochs=4), resume=True)
-    assert f"threads {now} (was 99)" in capsys.readouterr().out
+    assert f"threads {now} (was 99)" in capsys.readouterr().err
     (change,) = json.loads(path.read_text())["changes"]
     assert change["threads"] == ["99", str(now)]
 
