@@ -39,9 +39,13 @@ class Beside(nn.Module):
 class WholeOnly(nn.Module):
     """For batches of one size alone."""
 
+    def __init__(self, error: type[Exception]) -> None:
+        super().__init__()
+        self.error = error
+
     def forward(self, x: Tensor) -> Tensor:
         if len(x) != len(X):
-            raise RuntimeError("another size")
+            raise self.error("another size")
         return x[:, :4]
 
 
@@ -83,12 +87,13 @@ def test_nothing_is_asked_without_validation_or_where_something_was_said_already
     assert len(told) == 1
 
 
-def test_a_model_for_one_size_of_batch_is_searched_all_the_same():
+@pytest.mark.parametrize("error", [RuntimeError, AssertionError, IndexError])
+def test_a_model_for_one_size_of_batch_is_searched_all_the_same(error):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(RuntimeError, match="another size"):
-            WholeOnly()(X[:3])
-        assert search(WholeOnly()).found.all()
+        with pytest.raises(error, match="another size"):
+            WholeOnly(error)(X[:3])
+        assert search(WholeOnly(error)).found.all()
 
 
 @pytest.mark.parametrize("batch_size", [None, 5])
@@ -104,6 +109,14 @@ def test_it_costs_one_forward_pass_of_a_few_examples(batch_size):
     assert sizes[0][1 if batch_size is None else 4] == min(FEW, (batch_size or 20) - (batch_size or 20) // 2)
 
 
+def test_a_compiled_model_is_compiled_for_no_other_size():
+    sizes = []
+    model = torch.compile(smooth_network(12, 4, seed=2), backend=lambda graph, _: graph.forward, dynamic=False)
+    model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    search(model)
+    assert set(sizes) == {len(X)}
+
+
 # Comparison
 
 
@@ -114,6 +127,14 @@ def test_masked_classes_do_not_count():
     other = logits.clone()
     other[0, 2] = 0.0
     assert change(logits, other).size == torch.inf
+
+
+@pytest.mark.parametrize("mask", [-1e9, torch.finfo(torch.float32).min])
+def test_masks_may_be_small_numbers(mask):
+    logits = torch.tensor([[1.0, 2.0, mask], [3.0, mask, 1.0]])
+    assert not change(logits, logits.clone()).real
+    assert change(logits, logits.clone()).spread == pytest.approx(1.0)
+    assert change(logits, logits + torch.tensor([0.5, 0, 0])).real
 
 
 @pytest.mark.parametrize(("kind", "size"), [(torch.float32, 2e-3), (torch.bfloat16, 1.0)])

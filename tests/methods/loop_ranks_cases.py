@@ -24,6 +24,7 @@ COUPLED = {
     "dyart-awp": {"gamma": 0.3, "r0": 0.5, "lam": 5.0, "keep": "found"},
 }
 UNEVEN = ("at-awp", "gairat")
+STATIC = ("at-awp", "gairat", "dyart", "dyart-awp")
 PLAIN = {**BALL, "start": "input"}
 # Ways in which processes need not call alike.
 APART = {
@@ -46,14 +47,26 @@ def examples() -> tuple[Tensor, Tensor]:
     return x, labels
 
 
-def called(name: str, settings: dict, model: nn.Module, rows: slice) -> dict:
-    """Return loss, gradient and metrics of a method's second call, with some of the examples."""
+def called(name: str, settings: dict, model: nn.Module, rows: slice, calls: int = 2, log: bool = False) -> dict:
+    """Return loss, gradient and metrics of a method's last call, with some of the examples."""
     method, (x, y) = find(name)(**settings), examples()
-    for _ in range(2):
+    for number in range(calls):
+        if log and number == calls - 1:
+            logged(method, model, x[:3], y[:3])
         model.zero_grad()
         loss, metrics = method(model, x[rows], y[rows])
         loss.backward()
     return {"loss": loss.detach(), "gradient": flat(model), "metrics": metrics}
+
+
+def logged(method, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    """Ask for the loss of some examples, in ways in which one process may do so by itself."""
+    with torch.no_grad():
+        method(model, x, y)[0].item()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        method(model.eval(), x, y)[0].item()
+    model.train()
 
 
 def flat(model: nn.Module) -> Tensor:
@@ -77,6 +90,8 @@ def obstacles() -> dict[str, str | None]:
     own = DistributedDataParallel(network(), process_group=groups[torch.distributed.get_rank()])
     wrapper = DistributedDataParallel(network())
     found = {"group": obstacle(own), "compiled": obstacle(torch.compile(wrapper)), "none": obstacle(len)}
+    found["eval"] = obstacle(wrapper.eval())
+    wrapper.train()
     with wrapper.join():
         return found | {"join": obstacle(wrapper)}
 
@@ -91,6 +106,8 @@ def results(rank: int) -> dict:
         "plain": called("at", PLAIN, wrap(network()), half),
         "uneven": {name: called(name, COUPLED[name], wrap(network()), part) for name in UNEVEN},
         "inside": called("gairat", COUPLED["gairat"], nn.Sequential(nn.Identity(), wrap(network())), half),
+        "static": {name: called(name, COUPLED[name], wrap(network(), static_graph=True), half) for name in STATIC},
+        "logged": called("gairat", COUPLED["gairat"], wrap(network()), half, calls=3, log=rank == 0),
         "apart": {way: apart(way, rank) for way in APART},
         "obstacles": obstacles(),
     }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from loop_ranks_cases import COUPLED, EXAMPLES, PLAIN, UNEVEN, called, network
+from loop_ranks_cases import COUPLED, EXAMPLES, PLAIN, STATIC, UNEVEN, called, network
 from ranks_cases import finish, started
 
 from dyart.methods import DyART, find
@@ -23,8 +23,8 @@ def two(tmp_path_factory):
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
-def assert_of_one(found, name, settings):
-    one = called(name, settings, network(), ALL)
+def assert_of_one(found, name, settings, calls=2):
+    one = called(name, settings, network(), ALL, calls)
     for process in found:
         torch.testing.assert_close(process["gradient"], one["gradient"], rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(sum(process["loss"] for process in found) / 2, one["loss"], rtol=1e-9, atol=0)
@@ -44,6 +44,15 @@ def test_a_mean_over_examples_needs_nothing(two):
 
 def test_the_wrapper_may_be_inside_the_model(two):
     assert_of_one([process["inside"] for process in two], "gairat", COUPLED["gairat"])
+
+
+@pytest.mark.parametrize("name", STATIC)
+def test_a_static_graph_is_that_of_the_loss_alone(two, name):
+    assert_of_one([process["static"][name] for process in two], name, COUPLED[name])
+
+
+def test_one_process_may_log_a_loss_by_itself(two):
+    assert_of_one([process["logged"] for process in two], "gairat", COUPLED["gairat"], calls=3)
 
 
 @pytest.mark.parametrize("name", UNEVEN)
@@ -67,6 +76,7 @@ def test_what_stands_in_the_way(two):
     for process in two:
         found = process["obstacles"]
         assert "join()" in found["join"]
+        assert "eval mode" in found["eval"]
         assert "process group" in found["group"]
         assert found["compiled"] is None
         assert "no DistributedDataParallel" in found["none"]

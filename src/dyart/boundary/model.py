@@ -1,13 +1,12 @@
 """What this layer knows of a model: a callable from inputs to logits, left exactly as it was found."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from dyart.boundary.behind import networks_behind
 
 Model = Callable[[Tensor], Any]
 
@@ -50,14 +49,21 @@ def has_batch_statistics(model: Model) -> bool:
 
 
 def training_behind(model: Model) -> list[str]:
-    """Return the names of networks that a function or object refers to, and that compute otherwise in training mode.
+    """Return the names of networks that a plain function refers to, and that compute otherwise in their training mode.
 
     They are called as they are: which networks a function calls is more than its names can tell.
     """
+    if not inspect.isfunction(model):
+        return []
+    try:
+        names = inspect.getclosurevars(model)
+    except ValueError:  # a variable that is not set yet
+        return []
+    named = {**names.globals, **names.nonlocals}
     return sorted(
         name
-        for name, network in networks_behind(model).items()
-        if any(isinstance(m, _MODAL) and m.training for m in network.modules())
+        for name, value in named.items()
+        if isinstance(value, nn.Module) and any(isinstance(m, _MODAL) and m.training for m in value.modules())
     )
 
 
@@ -106,64 +112,20 @@ def by_all_names(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, 
 def evaluation_mode(model: Model) -> Iterator[None]:
     """Put every module in eval mode (BatchNorm uses its running statistics), and each back as it was."""
     modules = _modules(model)
+    training = [(module, module.training) for module in modules]
     dropout: list[tuple[Any, float]] = [(module, module.dropout) for module in modules if _is_recurrent(module)]  # type: ignore[misc]
-    with same_modes(modules):
-        try:
-            for module in modules:
-                if module.training and _switches(module):
-                    module.train(False)
-            for module in modules:
-                # cuDNN's recurrent layers have no backward pass in eval mode.
-                module.training = _is_recurrent(module)
-            for recurrent, _ in dropout:
-                recurrent.dropout = 0.0
-            yield
-        finally:
-            for recurrent, rate in dropout:
-                recurrent.dropout = rate
-
-
-@contextmanager
-def same_modes(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Put every module back into its mode in the end, and all that changed with it.
-
-    A module with a ``train()`` of its own by that; afterwards plain attributes, ``requires_grad`` and, to the bit, the
-    parameters of such a module are what they were, also where its ``train()`` merges weights and separates them again.
-    """
-    modes = [(module, module.training) for module in modules]
-    switching = [(module, mode) for module, mode in modes if _switches(module)]
-    flags = [(vars(module), _flags(module)) for module in modules] if switching else []
-    frozen = [(p, p.requires_grad) for m in modules for p in _own_parameters(m)] if switching else []
-    kept = [(p, p.detach().clone()) for m, _ in switching for p in _own_parameters(m) if not p.is_inference()]
+    for module in modules:
+        # cuDNN's recurrent layers have no backward pass in eval mode.
+        module.training = _is_recurrent(module)
+    for recurrent, _ in dropout:
+        recurrent.dropout = 0.0
     try:
         yield
     finally:
-        for module, mode in switching:
-            if module.training != mode:
-                module.train(mode)
-        for module, mode in modes:
-            module.training = mode
-        for attributes, before in flags:
-            attributes.update(before)
-        for parameter, flag in frozen:
-            if parameter.requires_grad != flag:
-                parameter.requires_grad_(flag)
-        for parameter, values in kept:
-            parameter.data.copy_(values)  # as such a train() does it: graphs that need the parameter stay usable
-
-
-def _switches(module: nn.Module) -> bool:
-    """Return whether changing a module's mode is more than the flag ``training``."""
-    return type(module).train is not nn.Module.train
-
-
-def _own_parameters(module: nn.Module) -> list[nn.Parameter]:
-    return [parameter for parameter in module._parameters.values() if parameter is not None]
-
-
-def _flags(module: nn.Module) -> dict[str, object]:
-    """Return the attributes of a module that are plain values."""
-    return {name: value for name, value in vars(module).items() if isinstance(value, bool | int | float | str | None)}
+        for module, was_training in training:
+            module.training = was_training
+        for recurrent, rate in dropout:
+            recurrent.dropout = rate
 
 
 def for_evaluation(own: nn.Module) -> nn.Module:
@@ -186,9 +148,7 @@ def unchanged(model: Model, device: torch.device) -> Iterator[None]:
     every = _modules(model)
     modules = [module for module in every if module.training or not isinstance(module, _BATCH_NORM)]
     # Such as the weight that torch's old spectral_norm computes before every forward pass.
-    others = [
-        (vars(module), {name: of for name, of in vars(module).items() if isinstance(of, Tensor)}) for module in every
-    ]
+    others = [(vars(module), vars(module).copy()) for module in every]
     held = [(m._buffers, name, buffer) for m in modules for name, buffer in m._buffers.items() if buffer is not None]
     # An expanded buffer cannot be written to, by the model or by us.
     copies = [
@@ -204,10 +164,12 @@ def unchanged(model: Model, device: torch.device) -> Iterator[None]:
                 if copy is not None:
                     buffer.data.copy_(copy)
                 owner[name] = buffer
-            for attributes, tensors in others:
-                for name in [name for name, of in attributes.items() if isinstance(of, Tensor) and name not in tensors]:
+            for attributes, before in others:
+                tensors = {name for one in (before, attributes) for name, of in one.items() if isinstance(of, Tensor)}
+                for name in tensors - before.keys():
                     del attributes[name]
-                attributes.update(tensors)
+                # Also what was None and is a tensor now, such as a mask that is made at the first call.
+                attributes.update((name, before[name]) for name in tensors & before.keys())
 
 
 @contextmanager

@@ -13,6 +13,8 @@ SAME, UNITS = 1e-3, 32
 # Kernels for another batch size add in another order; in a model that computes in 16 bit and returns float32 that has
 # come to 1 % of the spread. What examples beside it do to an example is more.
 COMPANY = 0.05
+# So far below the largest a logit is a mask.
+MASKED = 1e4
 # Examples that are asked about again.
 FEW = 8
 
@@ -37,7 +39,8 @@ def change(one: Tensor, other: Tensor) -> Change:
     """Compare two outputs ``[N, K]`` for the same examples; classes that are masked, with -inf, do not count."""
     eps = max(torch.finfo(logits.dtype).eps for logits in (one, other))
     one, other = one.detach().double(), other.detach().double()
-    usable = one.isfinite() & other.isfinite()
+    # A mask may be a very small number, too.
+    usable = one.isfinite() & other.isfinite() & (one > one.max(dim=1, keepdim=True).values - MASKED)
     before, after = (torch.where(usable, logits, 0.0) for logits in (one, other))
     means = before.sum(dim=1, keepdim=True) / usable.sum(dim=1, keepdim=True).clamp(min=1)
     spread = float(torch.where(usable, before - means, 0.0).abs().max())
@@ -48,7 +51,8 @@ def change(one: Tensor, other: Tensor) -> Change:
 def warn_of_changes(ask: Callable[[Tensor], Tensor], inputs: Tensor, logits: Tensor, stacklevel: int) -> None:
     """Warn where the model says something else of a few inputs than it has said of them in their batch.
 
-    Cost: one forward pass of at most 8 inputs, and one more where there is something to say.
+    Cost: one forward pass of at most 8 inputs, and one more where there is something to say. Not for compiled models,
+    which another size of batch would have compiled anew.
 
     Args:
         ask: from inputs to logits.
@@ -65,7 +69,7 @@ def warn_of_changes(ask: Callable[[Tensor], Tensor], inputs: Tensor, logits: Ten
         if not beside.real:
             return
         repeated = change(again, ask(few))
-    except (RuntimeError, ValueError):  # a model for one size of batch: a search of whole batches may do without others
+    except Exception:  # a model for one size of batch, of any kind: a search of whole batches may do without others
         return
     if words := _words(beside, repeated, len(few), len(inputs)):
         warnings.warn(words, stacklevel=stacklevel + 1)

@@ -145,7 +145,7 @@ def closest_boundary_points(
         logits = _all_logits(model, inputs, batch_size, validate, pieces)
         if given is not None and validate and len(inputs):
             validation.check_label_range(given, logits.shape[1])
-        if validate and not warned and len(inputs):
+        if validate and not warned and len(inputs) and not hasattr(model, "_orig_mod"):  # torch.compile's
             first = slice(0, batch_size)
             warn_of_changes(partial(validation.first_logits, model), inputs[first], logits[first], stacklevel=2)
         labels = logits.argmax(dim=1) if given is None else given.detach().long().clone()

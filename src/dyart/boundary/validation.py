@@ -1,6 +1,5 @@
 """Checks of user input. Each says what is wrong, with the value, and what to do."""
 
-import inspect
 import math
 import numbers
 import warnings
@@ -173,9 +172,8 @@ def warn_of_training(model: Model, advice: str, stacklevel: int) -> bool:
     """
     behind = training_behind(model)
     if behind:
-        kind = "a function" if inspect.isroutine(model) else f"an object ({type(model).__name__})"
         warnings.warn(
-            f"the model is {kind}, and {', '.join(behind)} in it is in training mode, with dropout or BatchNorm: "
+            f"the model is a function, and {', '.join(behind)} in it is in training mode, with dropout or BatchNorm: "
             f"points would be of other networks than the one that is used later. {advice}",
             stacklevel=stacklevel,
         )

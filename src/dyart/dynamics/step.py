@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from dyart.boundary.model import evaluation_mode, same_modes
+from dyart.boundary.model import evaluation_mode
 from dyart.boundary.norms import Norm
 from dyart.boundary.points import BoundaryPoints, concat
 from dyart.boundary.progress import Counter, Progress
@@ -186,7 +186,13 @@ def method_update(
 
 @contextmanager
 def training_mode(model: nn.Module) -> Iterator[None]:
-    """Put every module in training mode, and each back as it was."""
-    with same_modes(list(model.modules())):
-        model.train()
+    """Put every module in training mode, and each back as it was; also what the model's own ``train()`` does."""
+    modes = [(module, module.training) for module in model.modules()]
+    before = model.training
+    model.train()
+    try:
         yield
+    finally:
+        model.train(before)
+        for module, mode in modes:
+            module.training = mode

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, SupportsIndex
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.parallel import DistributedDataParallel
 
 from dyart.boundary.model import Model, by_all_names, unchanged
 from dyart.data import ranks
@@ -130,8 +131,10 @@ class AWP(Method[Any]):
                 f"the method {self.name!r} moves the network's weights: it needs the nn.Module that has them, got "
                 f"{type(model).__name__}"
             )
-        moves, unmoved = self.awp_moves(model, model, batch, crafted)
-        moved = {name: weight + move for name, weight, move in moves}
+        # What is inside a DistributedDataParallel is perturbed without it: its hooks are for one backward pass a step.
+        inner, prefix = (model.module, "module.") if isinstance(model, DistributedDataParallel) else (model, "")
+        moves, unmoved = self.awp_moves(inner, inner, batch, crafted)
+        moved = {prefix + name: weight + move for name, weight, move in moves}
         loss, metrics = super().loss_alone(_Moved(model, moved), batch, crafted)
         return loss, metrics | unmoved
 

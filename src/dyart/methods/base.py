@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from dyart.boundary import validation
 from dyart.boundary.margins import at_least_float32
@@ -138,8 +139,9 @@ class Method(ABC, Generic[Crafted]):
         random starts are those of that process. Every process must call alike, as the wrapper itself asks, which counts
         processes alike whatever their batches' sizes; a call exchanges the sizes, with one host synchronisation. What
         is logged is of the process's own examples where the loss does not need more. Under ``no_grad`` nothing is
-        exchanged; nor inside ``no_sync()`` or ``join()``, where processes need not call alike, and without the wrapper
-        around the model (in a LightningModule, say): a warning tells once that each process is by itself.
+        exchanged; nor in eval mode, inside ``no_sync()`` or with ``join()``, where processes need not call alike, and
+        without the wrapper around the model (in a LightningModule, say): a warning tells once that each process is by
+        itself.
 
         The first call checks the batch (see ``check``), which costs host synchronisation; later ones have none but
         what the method itself has.
@@ -158,10 +160,13 @@ class Method(ABC, Generic[Crafted]):
 
     def _batch(self, inputs: Tensor, labels: Tensor, shard: Shard | None) -> Batch:
         """Return the batch of a call, with draws of its own."""
-        self._calls = getattr(self, "_calls", 0) + 1
         rank, first = (team_here().rank, 0) if shard is None else (0, shard.first)
+        # Shared batches are counted apart: one process may have calls of its own between them, to log a loss.
+        counter = "_calls" if shard is None else "_shared_calls"
+        number = getattr(self, counter, 0) + 1
+        setattr(self, counter, number)
         index = torch.arange(first, first + len(inputs), device=inputs.device)
-        key = torch.full((), draws.key(rank, "call", self._calls), dtype=torch.int64, device=inputs.device)
+        key = torch.full((), draws.key(rank, "call", number), dtype=torch.int64, device=inputs.device)
         return Batch(inputs, labels, index, key, shard=shard)
 
     def _shard(self, model: Model, inputs: Tensor) -> Shard | None:
@@ -216,8 +221,12 @@ class Method(ABC, Generic[Crafted]):
         yield
 
     def _crafting_model(self, model: Model) -> Model:
-        """Return the network that points are crafted with, where that is not the one that is trained."""
-        return model
+        """Return the network that points are crafted with, where that is not the one that is trained.
+
+        Of a DistributedDataParallel the one inside: crafting has no gradients that processes would have to share, and
+        passes through the wrapper would be counted as a part of its training step.
+        """
+        return model.module if isinstance(model, DistributedDataParallel) else model
 
     def loss_alone(self, model: Model, batch: Batch, crafted: Crafted) -> tuple[Tensor, Metrics]:
         """Return ``loss`` where nobody enters ``perturbed``: in anybody's training loop."""

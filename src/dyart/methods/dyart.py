@@ -232,7 +232,7 @@ class DyART(Method[BoundaryPoints]):
 
     def _crafting_model(self, model: Model) -> Model:
         """Return the search model, if there is one."""
-        return model if self.search_model is None else self.search_model
+        return super()._crafting_model(model if self.search_model is None else self.search_model)
 
     def check_settings(self) -> None:
         """Raise if r0 is larger than the box; warn of settings that need the engine."""

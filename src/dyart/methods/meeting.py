@@ -37,7 +37,9 @@ def obstacle(model: Model) -> str | None:
     if not wrapper.require_backward_grad_sync:
         return "inside no_sync() processes need not call alike"
     if wrapper._join_config.enable:
-        return "inside join() processes need not call alike"
+        return "with join() processes need not call alike"
+    if not wrapper.training:
+        return "the model is in eval mode, where processes need not call alike"
     if dist.get_world_size(wrapper.process_group) != dist.get_world_size():
         return "the model's process group has not all of them"
     return None
