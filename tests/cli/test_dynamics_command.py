@@ -123,7 +123,7 @@ def test_without_a_folder_every_run_keeps_its_own_records(run, tmp_path, monkeyp
 
 def test_runs_that_cannot_share_figures_are_refused_before_any_work(run, tmp_path, capsys):
     assert dynamics(run, run) == 2
-    assert "the same run is named twice" in capsys.readouterr().err
+    assert "the same network is named twice" in capsys.readouterr().err
     other = shutil.copytree(run, tmp_path / "copy")
     config = (other / "config.yaml").read_text().replace("  radius: 0.1\n", "  radius: 0.2\n")
     (other / "config.yaml").write_text(config)

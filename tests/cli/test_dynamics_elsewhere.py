@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from dyart.cli import main
+from dyart.cli.dynamics_networks import name_apart
 from dyart.cli.parsers import with_values
 from dyart.data import load
 from dyart.dynamics.settings import choose, usual_radius
@@ -148,6 +150,70 @@ def test_a_record_of_other_settings_stays_and_the_same_is_made_anew(capsys, here
     status, out, _ = dynamics(capsys, *words, "--seed", "4", "--out", "dynamics-w")
     assert "dynamics-w/dynamics.json has other seed, and will be replaced" in out
     assert record("dynamics-w")["seed"] == 4
+
+
+def test_other_weights_in_a_file_of_the_same_name_have_a_record_of_their_own(capsys, here):
+    words = [*MOONS, "--count", "32", "--batch-size", "32", "--methods", "natural"]
+    assert dynamics(capsys, *words)[0] == 0
+    first = Path("dynamics-w/dynamics.csv").read_bytes()
+    torch.save({"weight": 2 * WEIGHT, "bias": BIAS}, "w.pt")
+    status, out, _ = dynamics(capsys, *words)
+    assert status == 0
+    assert "dynamics-w is of other settings, and stays as it is" in out
+    assert Path("dynamics-w/dynamics.csv").read_bytes() == first
+    assert record("dynamics-w")["digest"] != record("dynamics-w-linf-train")["digest"]
+
+
+def test_files_are_told_apart_by_as_much_of_their_paths_as_it_takes(here):
+    words = {"trained": False, "folder": Path("dynamics-w")}
+    sources = [SimpleNamespace(checkpoint=Path(one, "k", "w.safetensors"), **words) for one in ("e1", "e2")]
+    names = list(name_apart(sources))
+    assert [name.endswith(f"{one}-k-w, w.safetensors") for name, one in zip(names, ("e1", "e2"), strict=True)] == [
+        True
+    ] * 2
+    with pytest.raises(ValueError, match="the same network is named twice"):
+        name_apart([sources[0], sources[0]])
+
+
+def test_in_l1_there_is_dyart_and_what_does_not_know_it_is_named(capsys, here):
+    words = [*MOONS, "--count", "32", "--batch-size", "32", "--norm", "l1", "--radius", "0.3"]
+    status, _, err = dynamics(capsys, *words, "--methods", "dyart")
+    assert status == 0, err
+    settings = record("dynamics-w")["methods"]["dyart"]["settings"]
+    assert (settings["norm"], settings["r0"]) == ("l1", pytest.approx(0.6))
+    status, _, err = dynamics(capsys, *words)
+    assert status == 2
+    assert "at works in linf, the search for margins (--norm) in l1, which it does not know: leave it out" in err
+
+
+def test_the_advice_on_norms_names_a_setting_of_the_method(capsys, here):
+    status, _, err = dynamics(capsys, *MOONS, "--dyart.norm", "l2", "--methods", "dyart")
+    assert status == 2
+    assert "--dyart.norm linf --dyart.r0 0.5" in err
+
+
+def test_one_mean_is_that_of_all_channels(capsys, here):
+    points = np.random.RandomState(0).randint(0, 256, (40, 4, 4, 3), np.uint8)
+    np.savez("colour.npz", test_images=points, test_labels=np.arange(40) % 2)
+    words = ["--model", "dynamics_mine:pictures", "--data", "colour.npz", "--methods", "natural", "--count", "16"]
+    status, _, err = dynamics(capsys, *words, "--batch-size", "16", "--mean", "0.5", "--std", "0.25")
+    assert status == 0, err
+    status, _, err = dynamics(capsys, *words, "--batch-size", "16", "--mean", "127.5", "--std", "127.5")
+    assert status == 2
+    assert "write --mean 0.5,0.5,0.5 --std 0.5,0.5,0.5" in err
+    status, _, err = dynamics(capsys, *words, "--mean", "0.5,0.5", "--std", "0.5,0.5")
+    assert "--mean has 2 numbers, images of colour.npz have 3 channels" in err
+
+
+def test_a_runs_record_that_was_put_elsewhere_names_its_checkpoint(capsys, here):
+    brief = {"data.limit": 64, "train.epochs": 1, "train.batch_size": 32, "eval.attack": "none", "out": "run"}
+    train(resolve("fashion-mini-cnn-natural", brief))
+    assert dynamics(capsys, "run", "--count", "16", "--methods", "natural", "--out", "there")[0] == 0
+    (found,) = read_runs([Path("there")])
+    assert str(found.config["model.weights"]).startswith("run/checkpoints/epoch-")
+    page = write_page([Path("there")]).read_text()
+    assert "A network with the weights run/checkpoints/epoch-" in page
+    assert "--model NAME" not in page
 
 
 def test_radius_and_settings_are_those_of_the_recipes_for_the_data(capsys, here):

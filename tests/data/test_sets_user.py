@@ -312,7 +312,7 @@ def test_missing_arrays_are_named(tmp_path):
         load(str(npz(tmp_path, pixels=np.zeros(3))))
     arrays = four()
     del arrays["test_labels"]
-    with pytest.raises(DataError, match="only one of test_images and test_labels"):
+    with pytest.raises(DataError, match="has test_images and no y_test or test_labels that belong to it"):
         load(str(npz(tmp_path, **arrays)))
 
 
@@ -342,9 +342,9 @@ def test_of_two_test_parts_one_is_used_and_the_other_mentioned(tmp_path, kind):
 
 def test_half_a_part_for_validation_is_an_error_and_no_reason_to_draw_one(tmp_path):
     images, labels = numbered(60, classes=3)
-    with pytest.raises(DataError, match="only one of val_images and val_labels; give both or neither"):
+    with pytest.raises(DataError, match="has x_val and no y_val or val_labels that belong to it; give both or neither"):
         load(str(npz(tmp_path, images=images, labels=labels, x_val=images)))
-    with pytest.raises(DataError, match=r"one of test_images and test_labels; .* \(val is the test part then\)"):
+    with pytest.raises(DataError, match=r"has x_test and no y_test .* \(val is the test part then\)"):
         load(str(npz(tmp_path, images=images, labels=labels, x_test=images, x_val=images, y_val=labels)))
 
 

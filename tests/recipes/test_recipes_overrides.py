@@ -2,8 +2,11 @@
 
 import copy
 
+import numpy as np
 import pytest
+import torch
 
+from dyart.attacks.radius import Radius
 from dyart.methods import registered
 from dyart.recipes import RecipeError, dump, make_method, resolve
 from dyart.recipes.load import merge
@@ -45,6 +48,20 @@ def test_overrides_of_every_kind_of_value():
 def test_names_and_places_are_as_they_are_written(name):
     config = resolve(DYART, ["--out", name, f"--data.name={name}", "--note", name])
     assert (config.out, config.data.name, config.note) == (name, name, name)
+
+
+def test_values_of_python_are_as_they_would_be_typed(tmp_path):
+    given = {
+        "out": tmp_path / "runs", "eval.radii": [Radius("2/255"), Radius("8/255")], "eval.radius": Radius("8/255"),
+        "model.mean": np.array([0.5, 0.25, 0.125]), "model.std": torch.ones(3), "optim.lr": np.float64(0.05),
+    }  # fmt: skip
+    config = resolve(DYART, given)
+    assert config.out == str(tmp_path / "runs")
+    assert [str(radius) for radius in config.eval.radii] == ["2/255", "8/255"]
+    assert str(config.eval.radius) == "8/255"
+    assert (list(config.model.mean), list(config.model.std)) == ([0.5, 0.25, 0.125], [1.0, 1.0, 1.0])
+    assert config.optim.lr == 0.05
+    assert resolve(DYART, ["--out", tmp_path / "runs"]).out == str(tmp_path / "runs")
 
 
 @pytest.mark.parametrize("word", ["null", "~"])

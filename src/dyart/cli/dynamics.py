@@ -22,6 +22,7 @@ from dyart.dynamics.shares import margin_edges
 from dyart.dynamics.source import Source, batches_of, methods_of, optimizer_of, rows_of
 from dyart.dynamics.step import Dynamics, measure
 from dyart.dynamics.table import table
+from dyart.evaluation.examples import model_digest
 from dyart.report.bars import write_bars
 from dyart.report.scatter import Cloud, clouds_of, write_scatter
 from dyart.report.style import radius_words
@@ -108,8 +109,10 @@ def _weights(source: Source) -> dict[str, Any]:
     """Return which weights are measured, and what names their network where that was trained elsewhere."""
     if source.trained:
         return {"checkpoint": str(source.checkpoint), "weights": "averaged" if source.averaged else "raw"}
-    weights = "as made" if source.checkpoint is None else "of a file"
-    return {"checkpoint": None, "weights": weights, "named": dict(source.named)}
+    known = {"checkpoint": None, "named": dict(source.named)}
+    if source.checkpoint is None:
+        return known | {"weights": "as made"}
+    return known | {"weights": "of a file", "digest": model_digest(source.model)}
 
 
 def _folders(plans: Mapping[str, Plan], out: Path | None) -> tuple[Path, dict[str, Path]]:

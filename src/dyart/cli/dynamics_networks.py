@@ -54,12 +54,13 @@ def name_apart(sources: Sequence[Source]) -> dict[str, Source]:
         _short,
         lambda source: f"{_short(source)}, {_file(source).name}",
         lambda source: f"{_place(source).absolute().parent.name}-{_short(source)}, {_file(source).name}",
+        lambda source: f"{'-'.join(_place(source).absolute().parent.parts[1:])}-{_short(source)}, {_file(source).name}",
     ]
     for scheme in schemes:
         found = {scheme(source): source for source in sources}
         if len(found) == len(sources):
             return found
-    raise ValueError("the same run is named twice: give every run, or every checkpoint, once")
+    raise ValueError("the same network is named twice: give every run, checkpoint or file of weights once")
 
 
 def split_of(source: Source, wanted: SplitName | None) -> SplitName:

@@ -219,7 +219,9 @@ def _found(name: str) -> None:
 
 def _of_factory(options: argparse.Namespace, data: DataSet, weights: dict[str, Tensor] | None, file: str) -> nn.Module:
     if (options.mean is None) != (options.std is None):
-        raise RunError("--mean and --std go together: give both, one number per channel each")
+        raise RunError("--mean and --std go together: give both, one number per channel each, or one for all")
+    if options.mean is not None and len(options.mean) == len(options.std) == 1:
+        options.mean, options.std = (values * data.shape[0] for values in (options.mean, options.std))
     if options.mean is not None and len(options.mean) != data.shape[0]:
         raise RunError(f"--mean has {len(options.mean)} numbers, images of {data.name} have {data.shape[0]} channels")
     if not is_factory(options.model):

@@ -147,7 +147,10 @@ def _test_part(arrays: Mapping[str, Array], where: str) -> tuple[Array | None, A
     (part, (images, labels)), *others = parts.items()
     if images is None or labels is None:
         instead = next((f" ({other} is the test part then)" for other, pair in others if all(pair)), "")
-        raise DataError(f"{where} has only one of {part}_images and {part}_labels; give both or neither{instead}")
+        alone, missing = (
+            (images, f"y_{part} or {part}_labels") if labels is None else (labels, f"x_{part} or {part}_images")
+        )
+        raise DataError(f"{where} has {alone} and no {missing} that belong to it; give both or neither{instead}")
     left = [name for _, pair in others for name in pair if name is not None]
     notes = (f"{images} and {labels} are the test part; {', '.join(left)} not used",) if left else ()
     return arrays[images], arrays[labels], notes

@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
-from dyart.attacks.pgd import AttackNorm
 from dyart.attacks.radius import Radius
 from dyart.boundary.norms import Norm
 from dyart.methods.base import Method, find
 from dyart.recipes import Config, RecipeError, flat, make_method, names, read
 from dyart.recipes.load import check
+from dyart.recipes.parser import keys
 
 DEFAULTS = "the method's defaults"
 # How far a method looks, by the name that it has for it, in training radii; its other lengths go along.
@@ -87,8 +87,8 @@ def _adapted(
     if reach is None:
         return {}, ""
     norm = norm_of(config)
-    # PGD knows no l1: whoever wants that hears of it where the norms of methods are compared.
-    found: dict[str, Any] = {"norm": norm} if "norm" in defaults and norm in get_args(AttackNorm) else {}
+    # Most know no l1: whoever wants that hears of it where the norms of methods are compared.
+    found: dict[str, Any] = {"norm": norm} if norm in norms_of(name) else {}
     times, wanted = REACH[reach], Radius(radius or config.method.get("radius") or config.eval.radius)
     if reach in overrides:
         wanted = Radius(Radius(overrides[reach]) / times)
@@ -99,6 +99,17 @@ def _adapted(
         if isinstance(defaults.get(key), float):  # rounded: 0.025, and not 0.025000000000000005
             found[key] = float(f"{defaults[key] * scale:.6g}")
     return found, "" if reach in overrides else f" for radius {wanted}"
+
+
+def norms_of(name: str) -> tuple[str, ...]:
+    """Return the norms that a method can be given; none where it has no such setting."""
+    return get_args(keys(name).get("method.norm"))
+
+
+def reach_of(name: str) -> str | None:
+    """Return the setting of a method that says how far it looks."""
+    known = keys(name)
+    return next((key for key in REACH if f"method.{key}" in known), None)
 
 
 def parse_overrides(words: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -19,7 +19,7 @@ from dyart.boundary.norms import Norm
 from dyart.data import DataSet, load
 from dyart.data.augment import Augment
 from dyart.data.loader import Batch, Loader
-from dyart.dynamics.settings import Chosen, choose, norm_of
+from dyart.dynamics.settings import Chosen, choose, norm_of, norms_of, reach_of
 from dyart.engine import checkpoint as store
 from dyart.engine.optimizer import make_optimizer
 from dyart.engine.phases import Phase, phases_of
@@ -171,9 +171,12 @@ def methods_of(
         norm = getattr(method, "norm", source.norm)
         if norm != source.norm:
             whose = "the run" if source.trained else "the search for margins (--norm)"
+            words = f"{name} works in {norm}, {whose} in {source.norm}"
+            if source.norm not in norms_of(name):
+                raise ValueError(f"{words}, which it does not know: leave it out, e.g. --methods dyart")
             raise ValueError(
-                f"{name} works in {norm}, {whose} in {source.norm}: give it the same, with a radius to match, e.g. "
-                f"--{name}.norm {source.norm} --{name}.radius 0.5"
+                f"{words}: give it the same, with a length to match, e.g. --{name}.norm {source.norm} "
+                f"--{name}.{reach_of(name)} 0.5"
             )
         own = phase is not None and phase.name == "train" and name == source.config.method["name"]
         state = _state(source) if own and split == "train" else {}

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import resources
+from os import PathLike
 from pathlib import Path
 from typing import Any, get_args
 
@@ -285,7 +286,8 @@ def _words(overrides: Sequence[object] | Mapping[str, object]) -> list[str]:
 
 
 def _written(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    plain = _plain(value)
+    return plain if isinstance(plain, str) else json.dumps(plain, default=str)
 
 
 def _from_arguments(arguments: Sequence[str]) -> Tree:
@@ -377,10 +379,15 @@ def _readable(message: str) -> str:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
-    if isinstance(value, dict):
+    """Return what YAML and JSON can write, as it would be typed."""
+    if isinstance(value, Mapping):
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
+    if callable(getattr(value, "tolist", None)):  # an array, a tensor, a number of either
+        return value.tolist()
+    if isinstance(value, PathLike):
+        return str(value)
     if isinstance(value, Radius):
         # A fraction stays one; a decimal is a plain number.
         return value.text if "/" in value.text else float(value)

@@ -210,7 +210,8 @@ def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
         "model.weights": evaluation.get("weights")
         or searched.get("weights")
         or searched.get("run_or_checkpoint")
-        or named.get("weights"),
+        or named.get("weights")
+        or moved.get("checkpoint"),  # of a run, whose record was put elsewhere
         "data.name": evaluation.get("data") or margins.get("data") or moved.get("data"),
         "eval.norm": evaluation.get("norm") or searched.get("norm") or moved.get("norm"),
         "eval.radius": "8/255" if "8/255" in radii else radii[len(radii) // 2] if radii else moved.get("radius_text"),

@@ -75,7 +75,8 @@ def _elsewhere(run: Run) -> str:
     get = run.config.get
     weights = f" with the weights {get('model.weights')}" if get("model.weights") else ""
     data = f" on {get('data.name')}" if get("data.name") else ""
-    return f"Network {get('model.name', 'of your own')}{weights}{data}: measured here, not trained here."
+    network = f"Network {get('model.name')}" if get("model.name") else "A network"
+    return f"{network}{weights}{data}: measured here, not trained here."
 
 
 def _method(run: Run) -> str:
