@@ -1,11 +1,13 @@
 """A model that says something else when it is asked again, or among other examples, is warned of."""
 
 import warnings
+from functools import partial
 
 import pytest
 import torch
 from problems import Watched, smooth_network, uniform
 from torch import Tensor, nn
+from torch.func import functional_call
 
 import dyart
 from dyart.boundary.repeats import FEW, change
@@ -36,6 +38,16 @@ class Beside(nn.Module):
         return self.net(x - x.mean(dim=0))
 
 
+class Called:
+    """An object around a network."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net = net
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
 class WholeOnly(nn.Module):
     """For batches of one size alone."""
 
@@ -54,7 +66,7 @@ def search(model, x=X, **options):
 
 
 def test_noise_is_warned_of_with_its_size():
-    with pytest.warns(UserWarning, match="asked twice about the same 8 inputs.*differ by up to") as told:
+    with pytest.warns(UserWarning, match="asked twice about the same 2 inputs.*differ by up to") as told:
         search(Noisy(0.5))
     assert told[0].filename == __file__
     with pytest.warns(UserWarning, match="the same 1 inputs"):
@@ -62,11 +74,24 @@ def test_noise_is_warned_of_with_its_size():
 
 
 def test_company_is_warned_of():
-    with pytest.warns(UserWarning, match="depend on what is beside it: in batches of 20 and of 8.*pass batch_size=1"):
+    with pytest.warns(UserWarning, match="depend on what is beside it: in batches of 20 and of 2.*pass batch_size=1"):
         search(Beside())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         search(Beside(), batch_size=1)
+
+
+@pytest.mark.parametrize("wrap", [Called, lambda net: partial(functional_call, net, {})])
+def test_batch_norm_in_training_mode_behind_an_object_shows_in_what_it_says(wrap):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    x = uniform((40, 1, 8, 8), 4)
+    with pytest.warns(UserWarning, match="depend on what is beside it.*BatchNorm in eval mode"):
+        search(wrap(net.train()), x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        search(wrap(net.eval()), x)
 
 
 @pytest.mark.parametrize("model", [smooth_network(12, 4, seed=2), Noisy(1e-6)], ids=["exact", "rounding"])

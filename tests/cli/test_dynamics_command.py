@@ -62,7 +62,7 @@ def test_a_record_of_other_settings_is_said_to_be_replaced(run, tmp_path, capsys
     assert "will be replaced" not in said()
     assert "will be replaced" not in said()
     other = said("--seed", "1", "--dyart.lam", "2")
-    assert f"{tmp_path / 'dynamics.json'} has other seed, methods, and will be replaced (--out keeps it)" in other
+    assert f"{tmp_path / 'dynamics.json'} has other seed, methods, and will be replaced\n" in other
 
 
 def test_options_reach_the_measurement(run, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -203,6 +204,36 @@ def test_one_mean_is_that_of_all_channels(capsys, here):
     assert "write --mean 0.5,0.5,0.5 --std 0.5,0.5,0.5" in err
     status, _, err = dynamics(capsys, *words, "--mean", "0.5,0.5", "--std", "0.5,0.5")
     assert "--mean has 2 numbers, images of colour.npz have 3 channels" in err
+
+
+@pytest.mark.parametrize("words", [["--at.radius", "8"], ["--dyart.r0=16"]])
+def test_a_length_of_a_method_larger_than_the_box_is_refused(capsys, here, words):
+    status, _, err = dynamics(capsys, *MOONS, *words)
+    assert status == 2
+    assert words[0].split("=")[0] in err
+    assert "/255" in err
+
+
+def test_no_figures_of_an_earlier_measurement_stay_beside_a_record_without_any(capsys, here):
+    words = [*MOONS, "--count", "32", "--batch-size", "32", "--methods", "natural", "--out", "there"]
+    assert dynamics(capsys, *words)[0] == 0
+    assert Path("there/dynamics-bars.svg").is_file()
+    torch.save({"weight": WEIGHT, "bias": 9.0 * torch.tensor([1.0, -1.0])}, "w.pt")  # without a boundary in the box
+    status, out, err = dynamics(capsys, *words)
+    assert status == 0, err
+    assert "no example counts: no figures" in out
+    assert not list(Path("there").glob("dynamics-*.*g")), "of the networks before"
+
+
+def test_the_next_command_names_the_network_in_full(capsys, here):
+    words = ["--model-args", "classes=2", "--mean", "0.1,0.2", "--std", "1,2"]
+    assert dynamics(capsys, *MOONS, *words, "--count", "32", "--methods", "natural", "--out", "there")[0] == 0
+    (found,) = read_runs([Path("there")])
+    command = found.command("evaluate")
+    assert "--model-args classes=2 --mean 0.1,0.2 --std 1.0,2.0" in command
+    assert main([*shlex.split(command)[1:], "--attack", "clean", "--device", "cpu"]) == 0
+    Path("there/dynamics.json").unlink()
+    assert read_runs([Path("there")])[0].command("evaluate") == command, "from the record of an evaluation"
 
 
 def test_a_runs_record_that_was_put_elsewhere_names_its_checkpoint(capsys, here):

@@ -55,11 +55,24 @@ def test_margins_are_right_and_named_by_the_places_of_the_examples(capsys, linea
     assert f"example {nearest['index']}," in out
 
 
+def test_other_weights_in_a_file_of_the_same_name_have_a_file_of_their_own(capsys, linear):
+    assert run(capsys, *linear, "--steps", "5")[0] == 0
+    first = Path("margins.csv").read_bytes()
+    weights = torch.load("w.pt")
+    torch.save({name: 2 * tensor for name, tensor in weights.items()}, "w.pt")
+    status, out, _ = run(capsys, *linear, "--steps", "5")
+    assert status == 0
+    assert "margins.csv is of more examples or of something else, and stays as it is" in out
+    assert Path("margins.csv").read_bytes() == first
+
+
 def test_the_json_beside_it_says_how_the_numbers_were_made(capsys, linear):
     words = ["--count", "40", "--radii", "0.02,8/255", "--steps", "20", "--norm", "linf", "--model-args", "classes=2"]
     status, _, err = run(capsys, *linear, *words, "--out", "here.csv")
     assert status == 0, err
     record = json.loads(Path("here.json").read_text())
+    network = record["settings"].pop("network")
+    assert len(network) == 16
     assert record["settings"] == {
         "model": "margins_mine:net",
         "model_args": {"classes": 2},

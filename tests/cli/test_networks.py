@@ -174,7 +174,7 @@ def test_weights_that_bring_their_own_normalisation_are_not_overruled(tmp_path):
         ),
         (["--model", "zoo:own", "--data", "fashion-mini"], "fails on inputs of shape 1x28x28"),
         (["--model", "zoo:own", "--data", "three-blobs", "--mean", "0.5,0.5"], "go together"),
-        (["--model", "zoo:own", "--data", "three-blobs", "--mean", "0.5", "--std", "1"], "2 channels"),
+        (["--model", "zoo:own", "--data", "three-blobs", "--mean", "0.5,0.5,0.5", "--std", "1,1,1"], "2 channels"),
         (["--model", "mlp", "--data", "three-blobs", "--model-args", "depth=3"], "arguments of a factory"),
         (["nowhere"], "nowhere"),
         ([".", "--model", "zoo:own", "--data", "three-blobs"], "leave one of them out"),

@@ -175,6 +175,7 @@ def test_randomness_is_fatal():
     findings = found(lambda x: linear(x) + 0.3 * torch.randn(len(x), 5))
     assert findings["randomness"].fatal
     assert "differ by up to" in findings["randomness"].message
+    assert "batch size" not in findings, "alone and together differ by the same draws"
 
 
 def test_rounding_is_no_randomness():

@@ -102,6 +102,17 @@ def test_the_name_of_the_radius_stays_inside_its_panel(end):
         assert name.get_window_extent().x1 <= axis.get_window_extent().x1
 
 
+def test_a_radius_may_be_text_and_an_update_must_be_known():
+    figure = margin_speed_scatter(PANELS, "8/255")
+    assert "negative below 8/255" in " ".join(text.get_text() for text in figure.axes[0].texts)
+    for draw in (
+        lambda update: margin_speed_scatter(PANELS, 0.1, update),
+        lambda update: speed_bars(PANELS, [0, 1], "", update),
+    ):
+        with pytest.raises(ValueError, match="'gradient', 'optimizer', or None; got 'optimiser'"):
+            draw("optimiser")
+
+
 def titles(figure) -> list:
     return [axis._left_title for axis in figure.axes if axis.get_visible()]
 

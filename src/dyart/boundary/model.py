@@ -19,7 +19,9 @@ def logits_of(output: object) -> Tensor:
     """Return the logits in a model's output: the tensor itself, or its ``.logits`` (Hugging Face)."""
     logits = getattr(output, "logits", output)
     if not isinstance(logits, Tensor):
-        part = repr(next(iter(output), "logits")) if isinstance(output, Mapping) else "0"
+        part = "0"
+        if isinstance(output, Mapping):
+            part = repr("logits" if "logits" in output else next(iter(output), "logits"))
         raise TypeError(
             f"the model returned {type(output).__name__}; it must return a tensor of logits [N, K] or an object with a "
             f".logits attribute. In eval mode wrap it, e.g. lambda x: model(x)[{part}]; to train it, in a module, by "

@@ -15,8 +15,8 @@ SAME, UNITS = 1e-3, 32
 COMPANY = 0.05
 # So far below the largest a logit is a mask.
 MASKED = 1e4
-# Examples that are asked about again.
-FEW = 8
+# Examples that are asked about again: as few as can be, so that others beside them would be missed.
+FEW = 2
 
 
 class Change(NamedTuple):
@@ -51,7 +51,7 @@ def change(one: Tensor, other: Tensor) -> Change:
 def warn_of_changes(ask: Callable[[Tensor], Tensor], inputs: Tensor, logits: Tensor, stacklevel: int) -> None:
     """Warn where the model says something else of a few inputs than it has said of them in their batch.
 
-    Cost: one forward pass of at most 8 inputs, and one more where there is something to say. Not for compiled models,
+    Cost: one forward pass of at most 2 inputs, and one more where there is something to say. Not for compiled models,
     which another size of batch would have compiled anew.
 
     Args:

@@ -68,7 +68,7 @@ def closest_boundary_points(
     compare ``rivals``, once, a forward pass (``"l1"``: two) and a backward pass for each (a search that aims at one
     of them then needs no step for the input); and, for the exact boundary, a gradient evaluation of the result if
     some search aimed at one class. ``tol`` adds a few forward passes and three gradient evaluations. Examples
-    without a margin take no part. ``validate`` adds a forward pass of at most 8 examples, which ``cost`` leaves out.
+    without a margin take no part. ``validate`` adds a forward pass of at most 2 examples, which ``cost`` leaves out.
 
     Args:
         model: any callable from inputs to logits ``[N, K]`` (or to an object with ``.logits``), K >= 2.
@@ -90,7 +90,7 @@ def closest_boundary_points(
         tol: if given, slide the points onto the boundary until ``-tol <= value <= 0``.
         batch_size: examples per forward pass; None: all at once. Halved where memory runs out.
         seed: of the random starts. An example's draws depend on the seed, the restart and its index alone.
-        validate: check inputs, labels, bounds and logits before any work, and ask the model about up to 8 examples
+        validate: check inputs, labels, bounds and logits before any work, and ask the model about up to 2 examples
             again, with a warning where it says something else (costs host synchronisation).
         progress: True for a progress line on stderr, or a callable ``(done, total)``.
         signed: also search from examples outside their class; their margin is minus the distance to it. Where that

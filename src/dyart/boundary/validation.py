@@ -73,9 +73,9 @@ def check_inputs(inputs: Tensor, bounds: Bounds) -> None:
     if float(beyond) > range_tolerance(lower, upper):
         raise ValueError(
             f"inputs lie outside the bounds by {float(beyond):g} (inputs from {float(inputs.min()):g} to "
-            f"{float(inputs.max()):g}). Margins are measured in the space of the inputs: if these are normalised "
-            "images, put the normalisation inside the model and pass images in [0, 1]; if the data has another "
-            "range, pass bounds=(low, high), or bounds=None for no bounds"
+            f"{float(inputs.max()):g}). Margins are measured in the space of the inputs: divide pixels from 0 to 255 "
+            "by 255; if these are normalised images, put the normalisation inside the model and pass images in [0, 1]; "
+            "if the data has another range, pass bounds=(low, high), or bounds=None for no bounds"
         )
 
 

@@ -17,7 +17,7 @@ from dyart.cli.look import look_at
 from dyart.cli.places import free_folder, make_folder, read_record
 from dyart.data.loader import Batch
 from dyart.dynamics import files
-from dyart.dynamics.settings import Chosen, parse_overrides, plain
+from dyart.dynamics.settings import REACH, Chosen, parse_overrides, plain
 from dyart.dynamics.shares import margin_edges
 from dyart.dynamics.source import Source, batches_of, methods_of, optimizer_of, rows_of
 from dyart.dynamics.step import Dynamics, measure
@@ -25,7 +25,7 @@ from dyart.dynamics.table import table
 from dyart.evaluation.examples import model_digest
 from dyart.report.bars import write_bars
 from dyart.report.scatter import Cloud, clouds_of, write_scatter
-from dyart.report.style import radius_words
+from dyart.report.style import FORMATS, radius_words
 
 SCATTER, BARS = "dynamics-scatter", "dynamics-bars"
 SEVERAL = Path("runs/dynamics")
@@ -65,7 +65,10 @@ def dynamics_command(options: argparse.Namespace) -> None:
     for name, plan in plans.items():
         panels[name if len(plans) > 1 else ""] = clouds_of(_measure(plan, folders[name], aim, options))
     if not any(len(cloud.margin) for row in panels.values() for cloud in row.values()):
-        print("no example counts: no figures")
+        stale = [out / f"{name}{suffix}" for name in (SCATTER, BARS) for suffix in FORMATS]
+        for path in stale:  # of an earlier measurement, whose records are gone
+            path.unlink(missing_ok=True)
+        print("no example counts: no figures. Are its predictions right, and do more --steps find closer points?")
     else:
         unit = "/255" if "/255" in str(aim.radius) else ""
         drawn = write_scatter(panels, aim.radius, out / SCATTER, options.update)
@@ -76,7 +79,11 @@ def dynamics_command(options: argparse.Namespace) -> None:
 def _plan(source: Source, aim: Aim, options: argparse.Namespace) -> Plan:
     """Return what is measured on a network; what cannot be shows here, before any network is."""
     split = split_of(source, options.split)
-    methods = methods_of(source, aim.names, parse_overrides(options.rest, aim.names), split, options.radius)
+    overrides = parse_overrides(options.rest, aim.names)
+    for name, given in overrides.items():
+        for key in REACH.keys() & given.keys():
+            check_unit(f"--{name}.{key}", Radius(given[key]), source.norm, (0.0, 1.0))
+    methods = methods_of(source, aim.names, overrides, split, options.radius)
     batches = batches_of(source, options.count, split, options.seed)
     words = optimizer_of(source)[1] if options.update == "optimizer" else "-grad L"
     if not source.trained:
@@ -145,7 +152,8 @@ def _measure(plan: Plan, folder: Path, aim: Aim, options: argparse.Namespace) ->
     source, methods, settings = plan.source, plan.methods, plan.settings
     _announce(settings, options.count, aim.radius)
     if changed := _changed(folder / files.JSON, settings):
-        print(f"{folder / files.JSON} has other {', '.join(changed)}, and will be replaced (--out keeps it)")
+        keeps = "" if options.out else " (--out keeps it)"
+        print(f"{folder / files.JSON} has other {', '.join(changed)}, and will be replaced{keeps}")
     measured = measure(
         source.model,
         plan.batches,

@@ -120,6 +120,8 @@ def _facts(options: argparse.Namespace, data: DataSet, run: Path | None) -> dict
     facts: dict[str, Any] = {"data": data.name, "drawn_from": len(data.test), "notes": list(data.notes)}
     if run is None:
         file = options.weights or options.run_or_checkpoint
+        more = {name: getattr(options, name) for name in ("model_args", "mean", "std")}
+        facts |= {name: value for name, value in more.items() if value is not None}
         return facts | {"model": named_model(options), "weights": None if file is None else str(file)}
     checkpoint = checkpoint_of(options.run_or_checkpoint)
     which = "best" if checkpoint == checkpoint_of(run) else checkpoint.name

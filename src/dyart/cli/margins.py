@@ -26,13 +26,14 @@ from dyart.engine.files import write_json, write_whole
 from dyart.engine.stored import checkpoint_of, read_config
 from dyart.evaluation.agreement import Agreement, compare
 from dyart.evaluation.curve import accuracy_from_margins
+from dyart.evaluation.examples import model_digest
 from dyart.evaluation.intervals import wilson
 from dyart.evaluation.records import versions
 
 SHOWN, PICTURES = 5, 24
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SETTINGS = (
-    *("run_or_checkpoint", "model", "model_args", "weights", "mean", "std", "count", "seed", "device"),
+    *("run_or_checkpoint", "model", "model_args", "weights", "network", "mean", "std", "count", "seed", "device"),
     *("norm", "boundary", "steps", "restarts", "solver", "cross_check", "batch_size"),
 )
 
@@ -46,6 +47,8 @@ def margins_command(options: argparse.Namespace) -> None:
     model, data, device, folder = named_network(options)
     # Now: while a training goes on, another one may be the best by the end of the search.
     checkpoint = checkpoint_of(options.run_or_checkpoint).resolve().name if folder else None
+    # A file of weights may be another one under the same name.
+    options.network = model_digest(model) if folder is None else None
     options.norm = options.norm or ("linf" if folder is None else read_config(folder, method=False).eval.norm)
     if options.cross_check:
         options.cross_check = _second_solver(options.cross_check, options.solver, options.norm)

@@ -13,7 +13,7 @@ from dyart.evaluation.records import FILE as EVALUATION
 from dyart.evaluation.tiers import ATTACKS
 
 # Of a search's settings, what its margins are margins of.
-QUESTION = ("run_or_checkpoint", "model", "model_args", "weights", "mean", "std", "norm", "boundary")
+QUESTION = ("run_or_checkpoint", "model", "model_args", "weights", "network", "mean", "std", "norm", "boundary")
 
 # How the CSV file of a search begins, and what its JSON has.
 HEAD, PARTS = "index,label,rival,correct,inside,", {"settings", "summary"}

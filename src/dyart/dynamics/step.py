@@ -132,6 +132,11 @@ def measure(
 
 
 def _check_methods(methods: Mapping[str, Method[Any]]) -> None:
+    if not isinstance(methods, Mapping):
+        raise TypeError(
+            "methods are objects of dyart.methods by name, e.g. {'AT': dyart.methods.AT(radius=8 / 255)}, got a "
+            f"{type(methods).__name__}"
+        )
     for name, method in methods.items():
         if not isinstance(method, Method):
             raise TypeError(

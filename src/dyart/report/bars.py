@@ -43,6 +43,7 @@ def speed_bars(
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
+    style.check_update(update)
     if not panels or not all(panels.values()):
         raise ValueError("bars need at least one model with at least one method")
     methods = list(dict.fromkeys(method for clouds in panels.values() for method in clouds))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dyart.attacks.radius import Radius
 from dyart.report import style
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def clouds_of(measured: "Dynamics") -> dict[str, Cloud]:
 
 
 def margin_speed_scatter(
-    panels: Mapping[str, Mapping[str, Cloud]], radius: float, update: str | None = None
+    panels: Mapping[str, Mapping[str, Cloud]], radius: float | str, update: str | None = None
 ) -> "Figure":
     """Return a figure with one row per model and one column per method.
 
@@ -73,7 +74,7 @@ def margin_speed_scatter(
 
     Args:
         panels: by model, then by method (every model with the same ones).
-        radius: below which an example is vulnerable, drawn as a line.
+        radius: below which an example is vulnerable, drawn as a line; also as text, ``"8/255"``.
         update: what moves the boundary, ``"gradient"`` or ``"optimizer"``, to say it at the axis.
 
     Raises:
@@ -82,6 +83,8 @@ def margin_speed_scatter(
     """
     from matplotlib.figure import Figure
 
+    radius = Radius(radius)
+    style.check_update(update)
     methods = list(next(iter(panels.values()), {}))
     if not methods or any(list(row) != methods for row in panels.values()):
         raise ValueError("a scatter needs at least one model, and the same methods for every model")
@@ -113,13 +116,13 @@ def margin_speed_scatter(
 
 
 def write_scatter(
-    panels: Mapping[str, Mapping[str, Cloud]], radius: float, path: str | Path, update: str | None = None
+    panels: Mapping[str, Mapping[str, Cloud]], radius: float | str, path: str | Path, update: str | None = None
 ) -> list[Path]:
     """Write ``margin_speed_scatter`` as PDF, SVG and PNG, beside each other, and return the files.
 
     Args:
         panels: by model, then by method (every model with the same ones).
-        radius: below which an example is vulnerable, drawn as a line.
+        radius: below which an example is vulnerable, drawn as a line; also as text, ``"8/255"``.
         path: of the files; a suffix that names one of the formats does not count.
         update: what moves the boundary, ``"gradient"`` or ``"optimizer"``: under the second speeds keep their unit.
     """

@@ -82,6 +82,12 @@ def save(figure: "Figure", path: str | Path, formats: Sequence[str] = FORMATS) -
     return written
 
 
+def check_update(update: str | None) -> None:
+    """Raise unless an update is one that there are words for, or None."""
+    if update is not None and update not in UPDATES:
+        raise ValueError(f"update must be one of {', '.join(map(repr, UPDATES))}, or None; got {update!r}")
+
+
 def as_array(values: "np.ndarray | Tensor") -> np.ndarray:
     """Return numbers as an array: a tensor may be on any device, of any precision, and part of a graph."""
     if isinstance(values, np.ndarray):

@@ -6,7 +6,7 @@ A folder may also hold measurements alone, of a network that was trained elsewhe
 import shlex
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -79,6 +79,7 @@ class Run:
         named = {"model": get("model.name", "NAME"), "weights": get("model.weights"), "data": get("data.name", "DATA")}
         if "model.name" not in self.config and "model.weights" in self.config:  # a file that says what it is of
             verb, named = f"{verb} {shlex.quote(str(get('model.weights')))}", {"data": get("data.name")}
+        named |= {option: get(f"model.{option}") for option in ("model-args", "mean", "std")}
         named["norm"] = self.norm if self.norm != "linf" else None
         options = [f"--{option} {shlex.quote(str(value))}" for option, value in named.items() if value is not None]
         out = shlex.quote(str(self.folder / MARGINS)) if verb.startswith("margins") else folder
@@ -204,6 +205,7 @@ def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
     searched = margins.get("settings", {})
     moved = part(DYNAMICS, files.read_json) or {}
     named = moved.get("named") or {}
+    records = (evaluation, searched, named)
     radii = list(evaluation.get("robust", {}) or margins.get("summary", {}).get("robust", {}))
     config = {
         "model.name": evaluation.get("model") or searched.get("model") or named.get("model"),
@@ -212,6 +214,7 @@ def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
         or searched.get("run_or_checkpoint")
         or named.get("weights")
         or moved.get("checkpoint"),  # of a run, whose record was put elsewhere
+        **{f"model.{name.replace('_', '-')}": _typed(name, records) for name in ("model_args", "mean", "std")},
         "data.name": evaluation.get("data") or margins.get("data") or moved.get("data"),
         "eval.norm": evaluation.get("norm") or searched.get("norm") or moved.get("norm"),
         "eval.radius": "8/255" if "8/255" in radii else radii[len(radii) // 2] if radii else moved.get("radius_text"),
@@ -219,6 +222,14 @@ def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
     }
     versions = evaluation.get("versions") or margins.get("versions") or {}
     return {key: value for key, value in config.items() if value is not None}, {"versions": versions}
+
+
+def _typed(name: str, records: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return an option that names a network, as it would be typed, from the first record that has it."""
+    value = next((record[name] for record in records if record.get(name)), None)
+    if isinstance(value, dict):
+        return ",".join(f"{key}={one}" for key, one in value.items())
+    return None if value is None else ",".join(map(str, value))
 
 
 def _searched(folder: Path, norm: str, data: str, best: str, part: Part) -> tuple[Columns | None, str, str]:
