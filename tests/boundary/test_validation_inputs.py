@@ -45,7 +45,8 @@ def test_inputs_outside_the_bounds_are_told_that_normalisation_belongs_inside_th
     with pytest.raises(ValueError, match="outside the bounds") as error:
         call(model, inputs, classes())
     message = str(error.value)
-    assert "normalisation inside the model" in message
+    pixels = side == "above" and beyond > 1
+    assert ("divide pixels from 0 to 255 by 255" if pixels else "normalisation inside the model") in message
     assert "bounds=None" in message
     assert f"{float(inputs.max() if side == 'above' else inputs.min()):g}" in message, "the value says what happened"
     assert model.forwards == 0

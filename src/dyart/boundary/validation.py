@@ -71,11 +71,14 @@ def check_inputs(inputs: Tensor, bounds: Bounds) -> None:
         return
     beyond = torch.maximum(lower - inputs, inputs - upper).max()
     if float(beyond) > range_tolerance(lower, upper):
+        least, most = float(inputs.min()), float(inputs.max())
+        advice = "if these are normalised images, put the normalisation inside the model and pass images in [0, 1]"
+        if least >= 0 and most > 16 and float(upper.max()) <= 1:
+            advice = "divide pixels from 0 to 255 by 255"
         raise ValueError(
-            f"inputs lie outside the bounds by {float(beyond):g} (inputs from {float(inputs.min()):g} to "
-            f"{float(inputs.max()):g}). Margins are measured in the space of the inputs: divide pixels from 0 to 255 "
-            "by 255; if these are normalised images, put the normalisation inside the model and pass images in [0, 1]; "
-            "if the data has another range, pass bounds=(low, high), or bounds=None for no bounds"
+            f"inputs lie outside the bounds by {float(beyond):g} (inputs from {least:g} to {most:g}). Margins are "
+            f"measured in the space of the inputs: {advice}; if the data has another range, pass bounds=(low, high), "
+            "or bounds=None for no bounds"
         )
 
 
