@@ -26,7 +26,7 @@ FORMAT = "dyart boundary points"  # and its version, in a file
 class Passes(NamedTuple):
     """The most forward and backward passes of the model that any one example took part in.
 
-    Without the one that ``validate`` asks a few examples about again in.
+    The second look that ``validate`` takes at two of them is left out.
     """
 
     forward: int

@@ -154,9 +154,8 @@ def check_logits(logits: Tensor, examples: int) -> None:
         what = "a logit of +inf" if bool((logits[row] == torch.inf).any()) else "no finite logit"
         raise ValueError(
             f"the model returned {what}, first for example {row} (of {int(endless.sum())}): there is no margin in it. "
-            "Check its weights, the range "
-            f"of its inputs and whether its numbers are too large for {str(logits.dtype).removeprefix('torch.')}; "
-            "a class is masked with a logit of -inf"
+            "Check its weights, the range of its inputs and whether its numbers are too large for "
+            f"{str(logits.dtype).removeprefix('torch.')}; a class is masked with a logit of -inf"
         )
     sums = logits.detach().float().sum(dim=1)
     if bool((logits >= 0).all() & ((sums - 1).abs() < 1e-3).all()):
