@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.optim import Optimizer
 
 from dyart.attacks.radii import check_unit
 from dyart.attacks.radius import Radius
@@ -47,6 +48,8 @@ class Plan(NamedTuple):
     source: Source
     methods: dict[str, Chosen]
     batches: list[Batch]
+    optimizer: Optimizer | None
+    """None: theta' = -grad L."""
     settings: dict[str, Any]
 
 
@@ -85,7 +88,7 @@ def _plan(source: Source, aim: Aim, options: argparse.Namespace) -> Plan:
             check_unit(f"--{name}.{key}", Radius(given[key]), source.norm, (0.0, 1.0))
     methods = methods_of(source, aim.names, overrides, split, options.radius)
     batches = batches_of(source, options.count, split, options.seed)
-    words = optimizer_of(source)[1] if options.update == "optimizer" else "-grad L"
+    optimizer, words = optimizer_of(source) if options.update == "optimizer" else (None, "-grad L")
     if not source.trained:
         inputs, labels = (torch.cat(parts) for parts in zip(*((b.inputs, b.labels) for b in batches), strict=True))
         look_at(source.model, inputs, labels, source.norm)
@@ -109,7 +112,7 @@ def _plan(source: Source, aim: Aim, options: argparse.Namespace) -> Plan:
             for name, one in methods.items()
         },
     }
-    return Plan(source, methods, batches, settings)
+    return Plan(source, methods, batches, optimizer, settings)
 
 
 def _weights(source: Source) -> dict[str, Any]:
@@ -160,7 +163,7 @@ def _measure(plan: Plan, folder: Path, aim: Aim, options: argparse.Namespace) ->
         {name: chosen.method for name, chosen in methods.items()},
         norm=source.norm,
         steps=options.steps,
-        optimizer=optimizer_of(source)[0] if options.update == "optimizer" else None,
+        optimizer=plan.optimizer,
         clip_norms={name: chosen.clip for name, chosen in methods.items()},
         progress=sys.stderr.isatty(),
     )

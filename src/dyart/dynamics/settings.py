@@ -83,7 +83,7 @@ def _adapted(
 ) -> tuple[dict[str, Any], str]:
     """Return the norm and the lengths of a method at the radius of a run, and words for it."""
     defaults = _checked({"name": name}).method
-    reach = next((key for key in REACH if isinstance(defaults.get(key), float)), None)
+    reach = reach_of(defaults)
     if reach is None:
         return {}, ""
     norm = norm_of(config)
@@ -106,10 +106,9 @@ def norms_of(name: str) -> tuple[str, ...]:
     return get_args(keys(name).get("method.norm"))
 
 
-def reach_of(name: str) -> str | None:
-    """Return the setting of a method that says how far it looks."""
-    known = keys(name)
-    return next((key for key in REACH if f"method.{key}" in known), None)
+def reach_of(settings: Mapping[str, Any]) -> str | None:
+    """Return which of a method's settings says how far it looks."""
+    return next((key for key in REACH if isinstance(settings.get(key), float)), None)
 
 
 def parse_overrides(words: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -176,7 +176,7 @@ def methods_of(
                 raise ValueError(f"{words}, which it does not know: leave it out, e.g. --methods dyart")
             raise ValueError(
                 f"{words}: give it the same, with a length to match, e.g. --{name}.norm {source.norm} "
-                f"--{name}.{reach_of(name)} 0.5"
+                f"--{name}.{reach_of(one.settings)} 0.5"
             )
         own = phase is not None and phase.name == "train" and name == source.config.method["name"]
         state = _state(source) if own and split == "train" else {}

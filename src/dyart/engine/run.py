@@ -30,6 +30,7 @@ from dyart.engine.files import write_json, write_whole
 from dyart.engine.fingerprint import FINGERPRINT, check_data, fingerprint
 from dyart.engine.fit import Training
 from dyart.engine.lock import LockedError, locked
+from dyart.engine.mention import mention
 from dyart.engine.resuming import Changes, begun, changes_of, check_epochs, compare_anew, in_words, keep_settings
 from dyart.engine.stored import (
     CONFIG,
@@ -54,10 +55,6 @@ log = logging.getLogger("dyart")
 
 # Outputs whose rows sum to 1 by this are probabilities.
 SUMS_TO_ONE = 1e-3
-# A training radius so many times the one that it is judged by, or less than its inverse, may not be meant.
-FAR = 1.5
-# Steps that lead less than this share of the radius away end short of it; usual is this many radii over all steps.
-SHORT, USUAL_STEPS = 0.999, 2.5
 
 
 def train(
@@ -120,7 +117,7 @@ def train(
         if resumed and training.finished:
             return training.run()
         _claim(folder, training, changes)
-        _mention(training, changes)
+        mention(training, changes)
         if not len(training.data.holdout):
             fabric.print("no class has a second image to hold out: no epoch is validated, and the last one counts")
         method = training.method
@@ -339,34 +336,6 @@ def _claim(folder: Path, training: Training, changes: Changes) -> None:
         write_json(path, facts | {"changes": earlier})
     except OSError as error:
         raise RunError(_not_writable(folder, error)) from error
-
-
-def _mention(training: Training, changes: Changes) -> None:
-    """Print what is easily overlooked: settings that change on the way, a training far from where it is judged, and an
-    attack that ends short of its radius.
-    """
-    config, lines = training.config, []
-    if changes:
-        lines.append(f"from step {training.steps_done} on: {in_words(changes)}")
-    radius, judged = config.method.get("radius"), config.eval.radius
-    if radius is not None and not 1 / FAR < radius / judged < FAR:
-        lines.append(f"method.radius is {radius} and eval.radius {judged}: is that meant?")
-    if (short := _short(config.method)) is not None:
-        lines.append(short)
-    for line in lines:
-        training.fabric.print(line, file=sys.stderr)
-
-
-def _short(method: dict[str, Any]) -> str | None:
-    """Return the words for a method whose steps do not lead to its radius: a radius that was set alone."""
-    radius, steps, size = (method.get(name) for name in ("radius", "steps", "step_size"))
-    if radius is None or steps is None or size is None or steps * size >= SHORT * radius:
-        return None
-    usual = f"--method.step_size {USUAL_STEPS * radius / steps:.3g}"
-    return (
-        f"method.steps {steps} of method.step_size {size} lead {steps * size:.3g} far, and method.radius is {radius}: "
-        f"the attack is weaker than usual, is that meant? Usual is {usual}"
-    )
 
 
 def _earlier_changes(path: Path) -> list[Any]:
