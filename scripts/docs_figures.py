@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import settings_figure
 from dynamics_tables import MODELS, RADIUS, plotted, read
 from published_tables import COLUMNS, FIGURES, RESULTS, difference, evaluation_of, groups, records_of
 
@@ -149,6 +150,7 @@ def edges() -> list[float]:
 DRAWINGS = {
     "methods-against-at": Drawing(run_files, against_at),
     "methods-trade-off": Drawing(run_files, trade_off),
+    "settings-against-base": Drawing(settings_figure.files, settings_figure.against_base),
     "dynamics-scatter": Drawing(update_files, lambda: margin_speed_scatter(clouds(), Radius("8/255"), "gradient")),
     "dynamics-bars": Drawing(update_files, lambda: speed_bars(clouds(), edges(), "/255", "gradient")),
     "whole-training": Drawing(

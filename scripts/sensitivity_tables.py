@@ -18,21 +18,26 @@ DIRECTIONS: dict[str, tuple[bool, dict[str, int]]] = {
 }
 
 
+def shown(value: object) -> str:
+    """Return a value as the pages have it."""
+    return {"null": "off"}.get(written(value), written(value))
+
+
 def axis(key: str) -> str:
     """Return the runs along one setting, all else being that of the base."""
     group = published.groups()[GROUP]
     lines = []
     for value, runs in group.of_axis(key).items():
-        shown = {"null": "off"}.get(written(value), written(value)) + (" (base)" if value == group.base[key] else "")
+        first = shown(value) + (" (base)" if value == group.base[key] else "")
         records = published.records_of(runs)
         if not records:
-            lines.append([shown, published.NOT_YET, *[""] * 8])
+            lines.append([first, published.NOT_YET, *[""] * 8])
             continue
         record = records[0]
         held_out = record["validation"]["val_robust"][record["best_epoch"] - 1]
         accuracies = [published.cell(published.values_of(records, column)) for column in published.COLUMNS]
         times = [f"{100 * held_out:.1f}", published.effort(records)[1]]
-        lines.append([shown, *accuracies, *times, published.links(records)])
+        lines.append([first, *accuracies, *times, published.links(records)])
     head = [f"`{key}`", "clean, %", *published.RADII, "hold-out, PGD-20", "s per epoch", "JSON, seed"]
     return published.grid_of_runs("Runs along this setting", head, lines)
 
@@ -65,7 +70,11 @@ def _verdict(found: Difference, expected: int) -> str:
 def makers() -> dict[str, Callable[[], str]]:
     """Return the tables by name: one per setting, and one of the paper's directions."""
     names = {key: key.partition(".")[2].replace("_", "-") for key in published.groups()[GROUP].axes}
-    return {"directions": directions} | {f"axis-{name}": partial(axis, key) for key, name in names.items()}
+    words = "What a value of a setting gives and takes at every radius"
+    picture = partial(published.figure, "settings-against-base", words, "python benchmarks/run_queue.py run")
+    return {"directions": directions, "figure-settings": picture} | {
+        f"axis-{name}": partial(axis, key) for key, name in names.items()
+    }
 
 
 MAKERS = makers()

@@ -41,7 +41,7 @@ def test_the_plan_has_what_was_promised():
     rows = {group.name: {runs[0].label: runs for runs in group.rows.values()} for group in GROUPS}
     batch = rows["cifar10-resnet18-bn"]
     paper = {"natural", "AT", "TRADES", "MART", "MMA", "GAIRAT", "MAIL-TRADES", "AT-AWP", "TRADES-AWP", "FAT-TRADES"}
-    beside = {"AT, weight decay 0.0005", "TRADES, weight decay 0.0005"}
+    beside = {"AT, weight decay 0.0005", "TRADES, weight decay 0.0005", "DyART, outside 0.25, lam 400"}
     assert set(batch) == paper | {"DyART", "DyART-AWP"} | beside
     several = {label: len(runs) for label, runs in batch.items() if len(runs) > 1}
     assert several == {"AT": 3, "TRADES": 3, "DyART": 3, "DyART-AWP": 2}
@@ -60,8 +60,9 @@ def test_the_plan_has_what_was_promised():
     assert seeds == sorted(seeds), "a table is whole before it is precise"
 
 
-def test_radii_of_other_norms_are_the_group_s_own():
-    assert {run.group for run in RUNS if run.radius != "8/255"} == {"cifar10-resnet18-l2", "fashion-mini-l2"}
+def test_radii_of_other_norms_and_images_are_the_group_s_own():
+    others = {"cifar10-resnet18-l2", "fashion-mini-l2", "fashion-mini-signed"}
+    assert {run.group for run in RUNS if run.radius != "8/255"} == others
 
 
 def test_trials_look_at_no_test_image():
@@ -161,7 +162,8 @@ def test_a_published_record_was_made_with_the_settings_of_the_plan(run):
     """A recipe that changes leaves its old records behind: they are given their own settings, or another name."""
     recipe, *given = plan.words(run)
     planned, found = flat(train_and_attack.plain(asdict(resolve(recipe, given)))), flat(plan.record_of(run)["settings"])
-    words = {"note", "recipe", "eval.train_examples"}  # the last changes what is measured on the way, not the training
+    # These change what is measured and kept on the way, not the training.
+    words = {"note", "recipe", "eval.train_examples", "train.checkpoint_every"}
     words |= {"data.limit"} if run.judge else set()  # without the images that are left out
     if planned["method.name"].startswith("ideas:"):  # ran as options of the method itself, all others at its defaults
         found |= {"method.name": planned["method.name"]}

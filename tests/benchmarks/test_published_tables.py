@@ -8,6 +8,7 @@ from bench_cases import ROOT, evaluation, module, record
 
 TABLES = ("published", "sensitivity", "trial", "target", "dynamics", "class")
 plan, run_records, figures = map(module, ("plan", "run_records", "docs_figures"))
+settings_figure = module("settings_figure")
 tables, sensitivity, trials, targets, dynamics, classes = (module(f"{name}_tables") for name in TABLES)
 MAKERS = {
     name: maker
@@ -152,7 +153,7 @@ def test_failures_are_listed_and_not_missing(results):
     words = tables.conditions(BN)
     assert f"Failed: {BN}-mma-seed0 (train: step 7 is not finite)." in words
     assert "MMA" not in words.partition("Missing")[2]
-    assert row(tables.overview(), "CIFAR-10, ResNet-18 with BatchNorm")[1:6] == ["21", "0", "0", "1", "20"]
+    assert row(tables.overview(), "CIFAR-10, ResNet-18 with BatchNorm")[1:6] == ["22", "0", "0", "1", "21"]
 
 
 def test_an_axis_has_the_base_and_the_hold_out(results):
@@ -200,6 +201,22 @@ def test_a_figure_is_drawn_from_its_data_and_checked_against_them(results, tmp_p
     assert figures.main(check=True) == 1
 
 
+def test_the_figure_of_the_settings_needs_the_base_and_one_run_more(results, tmp_path):
+    add(results, "sensitivity-alpha-8-seed0", evaluation([80, 50, 60, 50, 30, 10]))
+    assert settings_figure.files() == [], "nothing to compare with"
+    add(results, "sensitivity-base-seed0", evaluation([78, 52, 60, 50, 31, 11]))
+    assert [file.stem for file in settings_figure.files()] == ["sensitivity-base-seed0", "sensitivity-alpha-8-seed0"]
+    (panel,) = settings_figure.against_base().axes
+    assert panel.get_title() == "method.alpha (base: 3)"
+    (line,) = [line for line in panel.get_lines() if len(line.get_xdata()) == 6]
+    assert list(line.get_ydata()) == pytest.approx([2, -2, 0, 0, -1, -1])
+    add(results, "sensitivity-clip-null-seed0", evaluation([70, 52, 60, 50, 31, 11]))
+    assert [axis.get_title() for axis in settings_figure.against_base().axes][1:] == ["optim.clip (base: 1.5)"]
+    assert figures.main(check=False) == 0
+    assert (tmp_path / "figures" / "settings-against-base.png").is_file()
+    assert "figures/settings-against-base.png" in sensitivity.MAKERS["figure-settings"]()
+
+
 def test_the_figures_of_the_pages_are_of_the_results_that_are_there():
     assert figures.main(check=True) == 0
 
@@ -214,12 +231,12 @@ def test_trials_are_compared_with_the_first_image_by_image(results):
     assert base[8] == ""
     assert more[1] == "`method.lam 900`, `optim.weight_decay 0.0005`"
     assert more[8].startswith("+2.0")
-    assert "| beta 20 |" not in table
+    assert "| burn-in 2 |" not in table
     words, runs = trials.conditions("trials"), tables.groups()["trials"].runs
     assert f"2 of {len(runs)} trials are there" in words
     assert "Failed: trials-cutmix-seed0" in words
     waiting = words.split("Not run yet: ")[1].strip(" .\n").split("; ")
-    assert "beta 20" in waiting
+    assert "burn-in 2" in waiting
     assert not {"DyART", "lam 900", "cutmix"} & set(waiting)
 
 
