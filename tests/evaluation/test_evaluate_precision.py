@@ -1,13 +1,17 @@
 """Which precision attacks have, and what a compiled view does with batches of other sizes."""
 
+import warnings
+from pathlib import Path
+
 import pytest
 import torch
+import torch._inductor.compile_fx
 from torch import nn
 
 from dyart.attacks.radius import Radius
 from dyart.evaluation.evaluate import _usual_precision
 from dyart.evaluation.settings import Settings
-from dyart.evaluation.views import Count, View, attack_view
+from dyart.evaluation.views import ADVICE, Count, View, attack_view
 
 
 def settings(radii, norm="linf", bounds=(0.0, 1.0)) -> Settings:
@@ -67,3 +71,23 @@ def test_a_compiled_view_agrees_with_the_model(monkeypatch, count, calls):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
     assert sizes == calls
     assert (view.count.forward, view.count.backward) == (count, count)
+
+
+def test_the_compiler_s_advice_about_tf32_is_left_out_and_no_other_warning(recwarn):
+    """Where float32 is meant to be float32; as torch's compiler says it on a GPU, at the first call."""
+    model = nn.Linear(4, 3)
+
+    def compiling(x):
+        _warn_as_the_compiler()
+        warnings.warn("something else", UserWarning, stacklevel=2)
+        return model(x)
+
+    view = View(model, Count(), fast=compiling, size=8)
+    torch.testing.assert_close(view(torch.ones(8, 4)), model(torch.ones(8, 4)))
+    assert [str(warning.message) for warning in recwarn] == ["something else"]
+
+
+def _warn_as_the_compiler():
+    source = Path(torch._inductor.compile_fx.__file__).read_text(encoding="utf-8")
+    assert ADVICE in source, "torch says it in other words now"
+    warnings.warn(f"{ADVICE}. Consider ...", UserWarning, stacklevel=2)

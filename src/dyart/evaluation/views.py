@@ -5,6 +5,7 @@ changes the model nor its gradients: derivatives go to the inputs alone.
 """
 
 import copy
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ Precision = Literal["ieee", "tf32", "bf16"]
 MOST: dict[Precision, int] = {"ieee": 250, "tf32": 250, "bf16": 1000}
 # How many take little longer than one where a GPU waits for launches, by what a ResNet-18's own work takes on an H200.
 ROOM: dict[Precision, int] = {"ieee": 125, "tf32": 250, "bf16": 1000}
+# What torch's compiler advises where float32 is not to be TF32, which is meant here.
+ADVICE = "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled"
 
 
 @dataclass
@@ -62,6 +65,7 @@ class View:
         """Call nothing yet."""
         self.model, self.count, self.precision, self.dtype = model, count, precision, dtype
         self.fast, self.size, self.room, self.keeps = fast, size, room, False
+        self.begun = False
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the logits of ``x``."""
@@ -92,7 +96,18 @@ class View:
             return at_least_float32(logits_of(self.model(x.to(self.dtype))))
         short = self.size - len(x)
         filled = torch.cat([x, x[:1].detach().expand(short, *x.shape[1:])]) if short else x
-        return at_least_float32(logits_of(self.fast(filled.to(self.dtype)))[: len(x)])
+        return at_least_float32(logits_of(self._fast(filled.to(self.dtype)))[: len(x)])
+
+    def _fast(self, x: Tensor) -> object:
+        """Call the compiled model, which is compiled at the first call."""
+        assert self.fast is not None
+        if self.begun:
+            return self.fast(x)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=ADVICE)
+            outputs = self.fast(x)
+        self.begun = True
+        return outputs
 
     def graph(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return a leaf like ``x`` and its logits, with what a backward pass needs."""
