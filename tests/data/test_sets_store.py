@@ -42,6 +42,37 @@ def test_a_stored_set_is_found_by_its_path_too(tmp_path):
     assert load(str(tmp_path / "mine")).classes == ("a", "b", "c", "d")
 
 
+def test_a_name_that_is_a_path_too_says_which_was_taken_and_how_to_take_the_other(tmp_path, monkeypatch):
+    stored(tmp_path / "sets")
+    monkeypatch.chdir(tmp_path)
+    assert load("mine", tmp_path / "sets").notes == (), "nothing else is meant"
+    images, labels = np.zeros((20, 3, 4, 4), np.uint8), np.arange(20) % 2
+    Path("mine").mkdir()
+    np.save("mine/test_images.npy", images)
+    np.save("mine/test_labels.npy", labels)
+    note = load("mine", tmp_path / "sets").notes[0]
+    assert note == (
+        f"the set stored in {tmp_path / 'sets' / 'mine'} is taken; to take the folder mine in the working directory, "
+        "name it ./mine"
+    )
+    other = load("./mine", tmp_path / "sets")
+    assert other.shape == (3, 4, 4)
+    assert not any("is taken" in note for note in other.notes)
+    monkeypatch.chdir(tmp_path / "sets")
+    assert load("mine", tmp_path / "sets").notes == (), "it is the stored set that lies there"
+
+
+def test_a_set_of_the_package_or_one_to_be_downloaded_names_a_path_likewise(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load("moons", tmp_path / "sets").notes == ()
+    for name in ("moons", "cifar10"):
+        Path(name).write_text("something")
+    (note,) = load("moons", tmp_path / "sets").notes
+    assert note.startswith("the set that comes with the package is taken; to take the file moons")
+    with pytest.raises(DataError, match=r"dyart data get cifar10 --root \S+; to take the file cifar10 .* \./cifar10$"):
+        load("cifar10", tmp_path / "sets")
+
+
 def test_the_folder_may_be_given_from_the_home_on(tmp_path, monkeypatch):
     stored(tmp_path / "sets")
     monkeypatch.setenv("HOME", str(tmp_path))

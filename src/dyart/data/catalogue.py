@@ -1,7 +1,7 @@
 """Which data sets there are, and loading one of them by name or path."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,23 +26,23 @@ def load(name: str, root: Path | None = None, verify: bool | None = None) -> Dat
 
     Args:
         name: a registered name, the name of a set that was stored with ``get``, a toy set, or a path: an .npz file, a
-            folder of .npy files, or pictures in one folder per class.
+            folder of .npy files, or pictures in one folder per class. Where it is both, the name counts, and a note of
+            the set says so; ``./NAME`` is the path.
         root: folder of the data sets; None: :func:`data_root`.
         verify: check the SHA-256 of the stored files; None: if they have less than 512 MB together (their sizes are
             always checked), so that loading stays quick.
     """
     name = str(name)
-    if name == MINI:
-        return fashion_mini()
-    if name in DRAW:
-        return toy(name)
     root = data_root() if root is None else Path(root).expanduser()
-    if Path(name).name == name and name not in ("", ".", ".."):
-        stored = open_stored(root / name, verify)
-        if stored is not None:
-            return stored
+    found = _by_name(name, root, verify)
+    if found is not None:
+        data, folder = found
+        where = "that comes with the package" if folder is None else f"stored in {folder}"
+        other = _namesake(name, folder)
+        return replace(data, notes=(f"the set {where} is taken; {other}", *data.notes)) if other else data
     if name in REGISTRY:
-        raise MissingDataError(f"the data set {name} is not in {root}; get it with: {command(name, root)}")
+        ways = filter(None, (command(name, root), _namesake(name)))
+        raise MissingDataError(f"the data set {name} is not in {root}; get it with: {'; '.join(ways)}")
     path = Path(name).expanduser()
     if not path.exists():
         raise MissingDataError(
@@ -53,6 +53,26 @@ def load(name: str, root: Path | None = None, verify: bool | None = None) -> Dat
     if stored is not None:
         return stored
     return _own(name, read_user(path, get=command("NAME", root)))
+
+
+def _by_name(name: str, root: Path, verify: bool | None) -> tuple[DataSet, Path | None] | None:
+    """Return the set of a name and its folder (None: it comes with the package); None if none is stored under it."""
+    if name == MINI:
+        return fashion_mini(), None
+    if name in DRAW:
+        return toy(name), None
+    if Path(name).name != name or name in ("", ".", ".."):
+        return None
+    stored = open_stored(root / name, verify)
+    return None if stored is None else (stored, root / name)
+
+
+def _namesake(name: str, folder: Path | None = None) -> str:
+    """Return how to take what has a set's name in the working directory; "" if nothing has, or the set lies there."""
+    path = Path(name)
+    if not path.exists() or (folder is not None and path.samefile(folder)):
+        return ""
+    return f"to take the {'folder' if path.is_dir() else 'file'} {name} in the working directory, name it ./{name}"
 
 
 def from_arrays(
