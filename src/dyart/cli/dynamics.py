@@ -23,7 +23,7 @@ from dyart.dynamics.shares import margin_edges
 from dyart.dynamics.source import Source, batches_of, methods_of, optimizer_of, rows_of
 from dyart.dynamics.step import Dynamics, measure
 from dyart.dynamics.table import table
-from dyart.evaluation.examples import model_digest
+from dyart.evaluation.examples import data_digest, model_digest
 from dyart.report.bars import write_bars
 from dyart.report.scatter import Cloud, clouds_of, write_scatter
 from dyart.report.style import FORMATS, radius_words
@@ -116,10 +116,10 @@ def _plan(source: Source, aim: Aim, options: argparse.Namespace) -> Plan:
 
 
 def _weights(source: Source) -> dict[str, Any]:
-    """Return which weights are measured, and what names their network where that was trained elsewhere."""
+    """Return which weights are measured; of a network trained elsewhere, what names it, and its data's digest."""
     if source.trained:
         return {"checkpoint": str(source.checkpoint), "weights": "averaged" if source.averaged else "raw"}
-    known = {"checkpoint": None, "named": dict(source.named)}
+    known = {"checkpoint": None, "named": dict(source.named), "data_digest": data_digest(source.data)}
     if source.checkpoint is None:
         return known | {"weights": "as made"}
     return known | {"weights": "of a file", "digest": model_digest(source.model)}

@@ -15,7 +15,7 @@ from dyart.data import DataSet
 from dyart.data.ranks import team_here
 from dyart.engine.stored import checkpoint_of, read_config
 from dyart.evaluation.evaluate import RADII, evaluate
-from dyart.evaluation.examples import Examples, model_digest
+from dyart.evaluation.examples import Examples, data_digest, model_digest
 from dyart.evaluation.records import EXAMPLES, FILE
 
 WITHOUT_SEARCH = ("clean", "pgd")
@@ -117,7 +117,8 @@ def _digest(data: DataSet, model: Model, rows: npt.ArrayLike) -> str:
 
 
 def _facts(options: argparse.Namespace, data: DataSet, run: Path | None) -> dict[str, Any]:
-    facts: dict[str, Any] = {"data": data.name, "drawn_from": len(data.test), "notes": list(data.notes)}
+    facts: dict[str, Any] = {"data": data.name, "data_digest": data_digest(data)}
+    facts |= {"drawn_from": len(data.test), "notes": list(data.notes)}
     if run is None:
         file = options.weights or options.run_or_checkpoint
         more = {name: getattr(options, name) for name in ("model_args", "mean", "std")}

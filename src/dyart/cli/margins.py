@@ -26,7 +26,7 @@ from dyart.engine.files import write_json, write_whole
 from dyart.engine.stored import checkpoint_of, read_config
 from dyart.evaluation.agreement import Agreement, compare
 from dyart.evaluation.curve import accuracy_from_margins
-from dyart.evaluation.examples import model_digest
+from dyart.evaluation.examples import data_digest, model_digest
 from dyart.evaluation.intervals import wilson
 from dyart.evaluation.records import versions
 
@@ -177,6 +177,7 @@ def _record(
     agreement = None if report is None else {"agree": report.agree, "both": report.both, "ratio": ratio}
     return ({"checkpoint_name": checkpoint} if checkpoint else {}) | {
         "data": data.name,
+        "data_digest": data_digest(data),
         "split": "test",
         "drawn_from": len(data.test),
         "all": len(rows) == len(data.test),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dyart.boundary.model import Model, ordinary
 from dyart.boundary.validation import check_labels
+from dyart.data import DataSet
 from dyart.data.loader import to_unit
 
 Arrays: TypeAlias = Tensor | npt.NDArray[np.generic]
@@ -94,6 +95,11 @@ class Examples:
             one = self.inputs[int(self.index[row])]
             seen.update((one.detach().cpu().numpy() if isinstance(one, Tensor) else np.asarray(one)).tobytes())
         return seen.hexdigest()[:16]
+
+
+def data_digest(data: DataSet) -> str:
+    """Return a fingerprint of a set's test part: a file may be another one under the same name."""
+    return Examples(data.test.images, data.test.labels, "cpu", nn.Identity()).digest()
 
 
 def model_digest(model: Model) -> str | None:

@@ -12,7 +12,7 @@ from dyart.engine.fit import Training
 from dyart.engine.run import default_folder, make_model
 from dyart.engine.stored import averaged_weights, checkpoint_of, load_weights
 from dyart.evaluation.evaluate import evaluate
-from dyart.evaluation.examples import model_digest
+from dyart.evaluation.examples import data_digest, model_digest
 from dyart.evaluation.records import FILE, FLAGS, earlier, write_records
 from dyart.evaluation.result import Evaluation
 from dyart.evaluation.tiers import Attack
@@ -86,6 +86,7 @@ def measure_run(training: Training) -> Measured | None:
 def _facts(training: Training, folder: Path) -> dict[str, Any]:
     return {
         "data": training.data.name,
+        "data_digest": data_digest(training.data),
         "checkpoint": "best",
         "checkpoint_name": checkpoint_of(folder).name,
         "epoch": training.best_epoch if training.best_epoch > 0 else training.epochs,

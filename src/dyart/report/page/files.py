@@ -52,6 +52,8 @@ class Accuracy:
     """Images of the whole test set, where the record says so."""
     checkpoint: str = ""
     """Name of the checkpoint that it is of, where the record says so."""
+    data_digest: str = ""
+    """Of the data set's test part, where the record says so."""
     by_class: dict[int, dict[str, float]] = field(default_factory=dict)
     """By label, then by "clean" and by radius as text; empty where the record does not say it."""
 
@@ -159,6 +161,7 @@ def read_accuracy(path: Path) -> Accuracy:
         folder=path.parent.name,
         drawn_from=content.get("drawn_from"),
         checkpoint=checkpoint_name(content),
+        data_digest=str(content.get("data_digest") or ""),
         by_class={int(label): shares for label, shares in content.get("by_class", {}).items()},
     )
 

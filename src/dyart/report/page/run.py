@@ -6,7 +6,7 @@ A folder may also hold measurements alone, of a network that was trained elsewhe
 import shlex
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from dyart.recipes.load import flat, read
 from dyart.report.page import files
 from dyart.report.page.colours import slots
 from dyart.report.page.files import Accuracy, Columns, Pictures, Shares
+from dyart.report.page.subject import other_data, other_network, same_data, subject_of, typed
 
 T = TypeVar("T")
 Part = Callable[[str, Callable[[Path], Any]], Any]
@@ -61,7 +62,10 @@ class Run:
     monitor: Columns | None = None
     best: str = ""
     """Name of the best checkpoint at present; "" where the folder has none, like a copy without them."""
+    data_digest: str = ""
+    """Of the test part of its own data, where a record says so."""
     damaged: list[str] = field(default_factory=list)
+    """What is not shown, and why, in sentences."""
     colour: str = "blue"
     """By name; the style sheet says what it looks like."""
 
@@ -143,10 +147,14 @@ def _folder(place: Path) -> Path:
 
 
 def _read(folder: Path, name: str) -> Run:
-    damaged: list[str] = []
+    trained = (folder / CONFIG).is_file()
+    parts = sorted(folder.glob(f"evaluation-*/{EVALUATION}"), key=lambda file: file.stat().st_mtime)
+    evaluations = [file.relative_to(folder).as_posix() for file in reversed(parts)]
+    others = {} if trained else _of_others(folder, evaluations)
+    damaged = list(others.values())
 
     def part(file: str, reader: Callable[[Path], T]) -> T | None:
-        if not file or not (folder / file).is_file():
+        if not file or not (folder / file).is_file() or _record_of(file) in others:
             return None
         try:
             return reader(folder / file)
@@ -155,20 +163,21 @@ def _read(folder: Path, name: str) -> Run:
             return None
 
     environment = part(ENVIRONMENT, files.read_json) or {}
-    if (folder / CONFIG).is_file():
+    if trained:
         # Not resolved: a page about a network or method of the user's own needs no more than their names.
         config = flat(read(folder / CONFIG))
     else:
         config, environment = _measured(part)
-    parts = sorted(folder.glob(f"evaluation-*/{EVALUATION}"), key=lambda file: file.stat().st_mtime)
-    beside = [part(str(file.relative_to(folder)), files.read_accuracy) for file in reversed(parts)]
+    beside = [part(file, files.read_accuracy) for file in evaluations]
     whole = part(EVALUATION, files.read_accuracy)
     norm = str(config.get("eval.norm", "linf"))
     data = str(config.get("data.name", ""))
     known = [one for one in (whole, *beside) if one is not None]
-    accuracy = next((one for one in known if one.norm == norm and same_data(one.data, data)), None)
+    digest = _data_digest(folder, data)
+    own = (one for one in known if one.norm == norm and same_data(one.data, data, (one.data_digest, digest)))
+    accuracy = next(own, None)
     best = _best(folder)
-    margins, drawn, searched = _searched(folder, norm, data, best, part)
+    margins, drawn, searched = _searched(folder, norm, (data, digest), best, part)
     dynamics = part("dynamics.csv", files.read_columns)
     if margins is None and (whole is None or whole is accuracy):
         margins = part("per_example.csv", files.read_margins)
@@ -189,13 +198,53 @@ def _read(folder: Path, name: str) -> Run:
         pictures=part(drawn if dynamics is None else "dynamics.npz", files.read_pictures),
         monitor=part(MONITOR, files.read_monitor),
         best=best,
+        data_digest=digest,
         damaged=damaged,
     )
 
 
-def same_data(one: str, other: str) -> bool:
-    """Return whether two names, or paths, may be of one data set: a folder can have been moved, and "" is any."""
-    return not one or not other or Path(one).name == Path(other).name
+def _of_others(folder: Path, beside: Sequence[str]) -> dict[str, str]:
+    """Return the files of records that are not of the same network and data as the folder's first, with words on it.
+
+    An evaluation of other data is no such file: it is told beside the folder's own.
+
+    Args:
+        folder: of measurements.
+        beside: evaluations in folders of their own.
+    """
+    margins = [Path(MARGINS).with_suffix(".json").name, *sorted(path.name for path in folder.glob("margins-*.json"))]
+    records = {name: _record(folder / name) for name in (EVALUATION, margins[0], DYNAMICS, *beside, *margins[1:])}
+    known = {name: subject_of(record) for name, record in records.items() if record}
+    first = next(iter(known), "")
+    found = {}
+    for name, subject in known.items():
+        words = other_network(subject, known[first]) or ("" if name in beside else other_data(subject, known[first]))
+        if words:
+            found[name] = (
+                f"{name} is not of what {first} is of ({words}), and is left out: measure it into a folder of its own, "
+                "with --out"
+            )
+    return found
+
+
+def _data_digest(folder: Path, data: str) -> str:
+    """Return the digest that a record of the folder's has of data of this very name; "" where none has one."""
+    records = (_record(folder / name) or {} for name in (EVALUATION, Path(MARGINS).with_suffix(".json"), DYNAMICS))
+    return next((str(one["data_digest"]) for one in records if one.get("data") == data and one.get("data_digest")), "")
+
+
+def _record_of(file: str) -> str:
+    """Return the name of the record that a file belongs to."""
+    ending = next((ending for ending in (PICTURED, ".csv", ".npz") if file.endswith(ending)), None)
+    return file if ending is None else f"{file.removesuffix(ending)}.json"
+
+
+def _record(path: Path) -> dict[str, Any] | None:
+    """Return a record; None where there is none that can be read, which is said where it is shown."""
+    try:
+        return files.read_json(path)
+    except UNREADABLE:
+        return None
 
 
 def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -214,7 +263,7 @@ def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
         or searched.get("run_or_checkpoint")
         or named.get("weights")
         or moved.get("checkpoint"),  # of a run, whose record was put elsewhere
-        **{f"model.{name.replace('_', '-')}": _typed(name, records) for name in ("model_args", "mean", "std")},
+        **{f"model.{name.replace('_', '-')}": typed(name, records) for name in ("model_args", "mean", "std")},
         "data.name": evaluation.get("data") or margins.get("data") or moved.get("data"),
         "eval.norm": evaluation.get("norm") or searched.get("norm") or moved.get("norm"),
         "eval.radius": "8/255" if "8/255" in radii else radii[len(radii) // 2] if radii else moved.get("radius_text"),
@@ -224,15 +273,7 @@ def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
     return {key: value for key, value in config.items() if value is not None}, {"versions": versions}
 
 
-def _typed(name: str, records: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return an option that names a network, as it would be typed, from the first record that has it."""
-    value = next((record[name] for record in records if record.get(name)), None)
-    if isinstance(value, dict):
-        return ",".join(f"{key}={one}" for key, one in value.items())
-    return None if value is None else ",".join(map(str, value))
-
-
-def _searched(folder: Path, norm: str, data: str, best: str, part: Part) -> tuple[Columns | None, str, str]:
+def _searched(folder: Path, norm: str, data: tuple[str, str], best: str, part: Part) -> tuple[Columns | None, str, str]:
     """Return a search's distances to the exact boundary in one norm, the name of the file with its pictures, and whose.
 
     Of the run's best weights on its own data: ``margins.csv`` first, which without settings is taken for what it should
@@ -245,7 +286,8 @@ def _searched(folder: Path, norm: str, data: str, best: str, part: Part) -> tupl
         record = part(path.with_suffix(".json").name, files.read_json) or {}
         settings = record.get("settings", {})
         fits = settings.get("norm", norm) == norm and settings.get("boundary", "exact") == "exact"
-        fits = fits and same_data(str(record.get("data") or ""), data) and _of_best(settings, best)
+        digests = (str(record.get("data_digest") or ""), data[1])
+        fits = fits and same_data(str(record.get("data") or ""), data[0], digests) and _of_best(settings, best)
         columns: Columns | None = part(path.name, files.read_columns) if fits else None
         if columns is None:
             continue

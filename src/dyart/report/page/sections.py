@@ -14,7 +14,8 @@ from dyart.report.page.files import Accuracy
 from dyart.report.page.markup import Markup, element, joined
 from dyart.report.page.parts import asset, missing, of_run, plot, plot_of_run, section
 from dyart.report.page.recipe import of_recipe
-from dyart.report.page.run import Run, same_data
+from dyart.report.page.run import Run
+from dyart.report.page.subject import same_data
 from dyart.report.page.tables import accuracy_table, class_table, name_tag, settings_table
 from dyart.report.page.weights import earlier_accuracy, earlier_dynamics, earlier_margins, of_earlier
 from dyart.report.page.words import NORMS, how, interval, listed, method_of, percent
@@ -133,7 +134,8 @@ def _other(run: Run, other: Accuracy) -> str:
     """Return an evaluation beside the one that is drawn, in words."""
     shares = {"clean": other.clean} | {str(radius): share for radius, share in other.robust.items()}
     numbers = [f"{name} {percent(share.value)} ({interval(share)})" for name, share in shares.items()]
-    data = f" of {other.data}" if not same_data(other.data, str(run.config.get("data.name", ""))) else ""
+    digests = (other.data_digest, run.data_digest)
+    data = f" of {other.data}" if not same_data(other.data, str(run.config.get("data.name", "")), digests) else ""
     words = f"{'also ' if run.accuracy else ''}evaluated in {NORMS.get(other.norm, other.norm)} on {_images(other)}"
     words += f"{data} ({_file(run, other)}; {other.attack}): {', '.join(numbers)}."
     whose = of_earlier(run, other.checkpoint)

@@ -1,0 +1,79 @@
+"""What a record of a measurement is of, by which two in one folder are told apart: network, weights, data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Record = Mapping[str, Any]
+OPTIONS = ("model_args", "mean", "std")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What was measured, as far as a record says it: "" is unknown.
+
+    Attributes:
+        model: name of the network.
+        options: those that go with its name, as they would be typed; None where they were not given.
+        weights: a digest of them.
+        data: name of the data set.
+        data_digest: of its test part.
+    """
+
+    model: str
+    options: dict[str, str | None]
+    weights: str
+    data: str
+    data_digest: str
+
+
+def subject_of(record: Record) -> Subject:
+    """Return what a record of an evaluation, of margins or of dynamics is of."""
+    asked, settings, named = (record.get(name) or {} for name in ("asked", "settings", "named"))
+    parts = (record, settings, named)
+    weights = asked.get("network") or settings.get("network") or record.get("digest")
+    return Subject(
+        model=str(next((part["model"] for part in parts if part.get("model")), "")),
+        options={name: typed(name, parts) for name in OPTIONS},
+        weights=str(weights or ""),
+        data=str(record.get("data") or ""),
+        data_digest=str(record.get("data_digest") or ""),
+    )
+
+
+def typed(name: str, records: Sequence[Record]) -> str | None:
+    """Return an option that names a network, as it would be typed, from the first record that has it."""
+    value = next((record[name] for record in records if record.get(name)), None)
+    if isinstance(value, dict):
+        return ",".join(f"{key}={one}" for key, one in value.items())
+    return None if value is None else ",".join(map(str, value))
+
+
+def other_network(one: Subject, own: Subject) -> str:
+    """Return in what a record's network is another one than ``own``, in words; "" where nothing says so."""
+    if one.model and own.model:
+        if one.model != own.model:
+            return f"the network {one.model} instead of {own.model}"
+        for name in OPTIONS:
+            if one.options[name] != own.options[name]:
+                option, now, before = f"--{name.replace('_', '-')}", one.options[name], own.options[name]
+                return f"{option} {now or 'none'} instead of {before or 'none'}"
+    return "other weights" if one.weights and own.weights and one.weights != own.weights else ""
+
+
+def other_data(one: Subject, own: Subject) -> str:
+    """Return in what a record's data are others than ``own``, in words; "" where nothing says so."""
+    if same_data(one.data, own.data, (one.data_digest, own.data_digest)):
+        return ""
+    return f"data {one.data} instead of {own.data}" if one.data != own.data else f"other data of the name {one.data}"
+
+
+def same_data(one: str, other: str, digests: tuple[str, str] = ("", "")) -> bool:
+    """Return whether two names, or paths, may be of one data set: by digests, where both are known.
+
+    Otherwise by the last part of a path, as a folder can have been moved; "" is any.
+    """
+    if all(digests):
+        return digests[0] == digests[1]
+    return not one or not other or Path(one).name == Path(other).name
