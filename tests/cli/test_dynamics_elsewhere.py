@@ -225,6 +225,30 @@ def test_no_figures_of_an_earlier_measurement_stay_beside_a_record_without_any(c
     assert not list(Path("there").glob("dynamics-*.*g")), "of the networks before"
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("dynamics.csv", "time,position\n0,1\n"),
+        ("dynamics.json", '{"radius": 1.0, "mass": 2.0}'),
+        ("dynamics.npz", "no archive"),
+        ("dynamics-scatter.png", "a picture"),
+    ],
+)
+def test_what_it_did_not_write_is_not_replaced(capsys, here, monkeypatch, name, content):
+    words = [*MOONS, "--count", "32", "--batch-size", "32", "--methods", "natural", "--out", "there"]
+    Path("there").mkdir()
+    Path("there", name).write_text(content)
+    with monkeypatch.context() as patch:
+        patch.setattr("dyart.cli.dynamics.measure", lambda *_, **__: pytest.fail("measured"))
+        status, _, err = dynamics(capsys, *words)
+    assert (status, Path("there", name).read_text()) == (2, content)
+    assert f"there/{name} is not of dyart dynamics, and would be replaced: choose another folder with --out" in err
+    assert [path.name for path in Path("there").iterdir()] == [name]
+    Path("there", name).unlink()
+    assert dynamics(capsys, *words)[0] == 0
+    assert dynamics(capsys, *words)[0] == 0, "its own are made anew"
+
+
 def test_the_next_command_names_the_network_in_full(capsys, here):
     words = ["--model-args", "classes=2", "--mean", "0.1,0.2", "--std", "1,2"]
     assert dynamics(capsys, *MOONS, *words, "--count", "32", "--methods", "natural", "--out", "there")[0] == 0
@@ -380,6 +404,7 @@ def test_a_run_is_measured_as_it_was_trained(capsys, tmp_path):
     assert f"mlp on moons, weights of {file}" in out
     assert {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()} == {"run", "model"}
     assert ">model<" in (tmp_path / "out" / "dynamics-bars.svg").read_text()
+    assert dynamics(capsys, run, file, *words)[0] == 0, "figures of records in the folders beside them are its own"
 
 
 def test_files_of_one_name_are_told_apart(capsys, tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 import argparse
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,14 +62,14 @@ def dynamics_command(options: argparse.Namespace) -> None:
     aim = Aim(names, against, _radius(list(sources.values()), options))
     plans = {name: _plan(source, aim, options) for name, source in sources.items()}
     out, folders = _folders(plans, options.out)
+    _refuse_foreign(out, folders.values(), named=options.out is not None)
     for folder in (out, *folders.values()):
         make_folder(folder)  # now, not after minutes of measuring
     panels: dict[str, dict[str, Cloud]] = {}
     for name, plan in plans.items():
         panels[name if len(plans) > 1 else ""] = clouds_of(_measure(plan, folders[name], aim, options))
     if not any(len(cloud.margin) for row in panels.values() for cloud in row.values()):
-        stale = [out / f"{name}{suffix}" for name in (SCATTER, BARS) for suffix in FORMATS]
-        for path in stale:  # of an earlier measurement, whose records are gone
+        for path in _figures(out):  # of an earlier measurement, whose records are gone
             path.unlink(missing_ok=True)
         print("no example counts: no figures. Are its predictions right, and do more --steps find closer points?")
     else:
@@ -137,6 +137,22 @@ def _folders(plans: Mapping[str, Plan], out: Path | None) -> tuple[Path, dict[st
     if len(own) == 1:
         return next(iter(own.values())), own
     return SEVERAL, own if len(set(own.values())) == len(own) else {name: SEVERAL / name for name in plans}
+
+
+def _figures(out: Path) -> list[Path]:
+    return [out / f"{name}{suffix}" for name in (SCATTER, BARS) for suffix in FORMATS]
+
+
+def _refuse_foreign(out: Path, folders: Collection[Path], named: bool) -> None:
+    """Raise where something would be replaced that is not of an earlier measurement.
+
+    Of figures alone nothing says whose they are: in a folder that was ``named``, records of theirs lie near them.
+    """
+    strange = next(filter(None, map(files.foreign, folders)), None)
+    if strange is None and named and not [*out.glob(files.JSON), *out.glob(f"*/{files.JSON}")]:
+        strange = next(filter(Path.is_file, _figures(out)), None)
+    if strange is not None:
+        raise ValueError(f"{strange} is not of dyart dynamics, and would be replaced: choose another folder with --out")
 
 
 def _own_folder(plan: Plan) -> Path:

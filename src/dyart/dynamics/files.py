@@ -2,7 +2,9 @@
 
 import csv
 import io
+import json
 import math
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ from dyart.engine.files import write_json, write_whole
 CSV, JSON, NPZ = "dynamics.csv", "dynamics.json", "dynamics.npz"
 PICTURES = 2000
 PREFIX = "speed_"
+# By which files of earlier measurements are known: how the CSV begins, what the others have.
+HEAD = "index,label,rival,margin,alignment,optimal,"
+PARTS, ARRAYS = {"radius", "counts", "methods", "tests"}, {"index.npy", "inputs.npy", "points.npy"}
 
 
 def write(
@@ -42,6 +47,37 @@ def write(
         rows = measured.found.found.nonzero()[:PICTURES, 0]
         write_whole(folder / NPZ, packed(measured.found, measured.index, rows))
     return summary
+
+
+def foreign(folder: Path) -> Path | None:
+    """Return a file of a folder that :func:`write` would replace, though it did not write it; None where there is none.
+
+    Args:
+        folder: need not be there.
+    """
+    own = {CSV: _is_csv, JSON: _is_summary, NPZ: _is_pictures}
+    there = {folder / name: is_own for name, is_own in own.items() if (folder / name).is_file()}
+    return next((path for path, is_own in there.items() if not is_own(path)), None)
+
+
+def _is_csv(path: Path) -> bool:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.readline().startswith(HEAD)
+
+
+def _is_summary(path: Path) -> bool:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    return isinstance(content, dict) and content.keys() >= PARTS
+
+
+def _is_pictures(path: Path) -> bool:
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return set(archive.namelist()) >= ARRAYS
 
 
 def summarize(measured: Dynamics, radius: float, edges: list[float], against: str) -> dict[str, Any]:
