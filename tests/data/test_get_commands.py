@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from data_cases import numbered, raw_set
 
+from dyart.cli import main
+from dyart.data import DataError, load
 from dyart.data.commands import get_command, list_command
 from dyart.data.store import save
 
@@ -46,6 +48,29 @@ def test_getting_tells_where_the_set_is_and_what_was_done(look, tmp_path, capsys
     out = capsys.readouterr().out
     assert f"mine: 48 training and 12 test images in {folder}" in out
     assert "note: no test part was given" in out
+
+
+def test_a_set_from_other_files_is_replaced_only_where_that_is_asked_for(tmp_path):
+    root = tmp_path / "root"
+    for name, count in (("a", 30), ("b", 60)):
+        images, labels = numbered(count, 1, 4, 3)
+        np.savez(tmp_path / f"{name}.npz", train_images=images, train_labels=labels, test_images=images,
+                 test_labels=labels)  # fmt: skip
+    first, second = tmp_path / "a.npz", tmp_path / "b.npz"
+    get_command("mine", root, first)
+    with pytest.raises(DataError) as refused:
+        get_command("mine", root, second)
+    assert str(refused.value) == (
+        f"there is a set mine already, made from {first}: choose another name, or replace it with dyart data get mine "
+        f"--root {root} --from {second} --replace"
+    )
+    assert len(load("mine", root).train) == 30
+    get_command("mine", root, tmp_path / "root" / ".." / "a.npz")  # the same file
+    assert main(["data", "get", "mine", "--root", str(root), "--from", str(second), "--replace"]) == 0
+    assert len(load("mine", root).train) == 60
+    (root / "mine" / "test_labels.npy").unlink()
+    get_command("mine", root, first)
+    assert len(load("mine", root).train) == 30, "a damaged set is made again from anything"
 
 
 def test_an_embedded_set_needs_nothing(look, tmp_path, capsys):

@@ -227,6 +227,7 @@ def _add_data(commands: Commands) -> None:
         help="of pictures of your own: cut each to a square around its centre and resize it (bilinear) to N x N; "
         "WIDTHxHEIGHT likewise (default: they must have one size)",
     )
+    get.add_argument("--replace", action="store_true", help="a set of your own that was made from other files")
     for command in (listing, get):
         command.add_argument("--root", type=Path, help="folder of all data sets (default: $DYART_DATA or the cache)")
     data.set_defaults(run=_data)
@@ -285,7 +286,7 @@ def _data(options: argparse.Namespace) -> None:
     if options.verb == "list":
         list_command(options.root)
     else:
-        get_command(options.name, options.root, options.source, options.size)
+        get_command(options.name, options.root, options.source, options.size, options.replace)
 
 
 def _recipes(options: argparse.Namespace) -> None:

@@ -29,11 +29,17 @@ def _row(line: Listed) -> tuple[str, ...]:
     return (line.name, str(line.classes), shape, f"{line.train:,}", f"{line.test:,}", here, line.source)
 
 
-def get_command(name: str, root: Path | None = None, source: Path | None = None, size: Size | None = None) -> Path:
+def get_command(
+    name: str,
+    root: Path | None = None,
+    source: Path | None = None,
+    size: Size | None = None,
+    replace: bool = False,
+) -> Path:
     """Get a data set with a progress bar, print where it is and what was done to it, and return its folder."""
     shown = _Bar()
     try:
-        folder = get(name, root, source, shown.report, size)
+        folder = get(name, root, source, shown.report, size, replace)
     finally:
         shown.close()
     content = manifest(folder)

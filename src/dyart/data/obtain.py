@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import shlex
 import shutil
 import subprocess  # nosec B404  # fixed commands, without a shell
 from collections.abc import Callable
@@ -44,10 +45,12 @@ def get(
     source: Path | None = None,
     progress: Progress | None = None,
     size: Size | None = None,
+    replace: bool = False,
 ) -> Path:
     """Return the folder of a data set, made first if it is not there or damaged.
 
     A registered set that is there and whole is left alone, whatever ``source`` says; a set of your own is made anew.
+    One that was made from another source may be all that is left of it, and is refused.
 
     Args:
         name: a registered name; or any new name together with ``source``, for a set of your own.
@@ -57,6 +60,10 @@ def get(
         progress: called with (words, done, total) while downloading (bytes) and reading (pictures).
         size: width and height for pictures of your own, of any sizes: each is cut to that shape around its centre and
             resized with Pillow's bilinear filter, which a note of the set says; None: they must have one size.
+        replace: a set of your own takes the place of one that was made from another source.
+
+    Raises:
+        DataError: the set cannot be had, or would replace another; the message says what to do.
     """
     _check_size(name, size)
     if name == MINI or name in DRAW:
@@ -73,6 +80,8 @@ def get(
     with explain_unreadable(root), locked(root, name):
         if entry is None:
             assert source is not None
+            if not replace:
+                _refuse_other(folder, Path(source))
             raw = read_user(Path(source), progress, size, command(name, root))
             return save(folder, name, raw, str(Path(source).absolute()), "a set of the user's own")
         if _is_whole(folder):
@@ -80,6 +89,18 @@ def get(
         if source is not None:
             return _make(entry, folder, Path(source), progress)
         return _download_and_make(entry, folder, root / ".downloads" / name, progress)
+
+
+def _refuse_other(folder: Path, source: Path) -> None:
+    """Raise if a set of the user's that is there and whole was made from something else."""
+    if not _is_whole(folder):
+        return
+    before = str((manifest(folder) or {})["source"])
+    if Path(before).resolve() != source.resolve():
+        raise DataError(
+            f"there is a set {folder.name} already, made from {before}: choose another name, or replace it with "
+            f"{command(folder.name, folder.parent)} --from {shlex.quote(str(source))} --replace"
+        )
 
 
 def _check_size(name: str, size: Size | None) -> None:
