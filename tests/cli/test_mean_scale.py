@@ -31,14 +31,21 @@ def shop(monkeypatch):
         def forward(self, x):
             return self.linear(((255 * x - self.mean) / self.std).flatten(1))
 
-    module.plain, module.pixels = plain, Pixels
+    def optional(classes, mean=None, std=None):
+        return Pixels(classes, mean or [0.0], std or [255.0])
+
+    def own(classes, mean=(0.3,), std=(0.4,)):
+        return Pixels(classes, mean, std)
+
+    module.plain, module.pixels, module.optional, module.own = plain, Pixels, optional, own
     monkeypatch.setitem(__import__("sys").modules, "shop", module)
 
 
-def named(model, mean, std):
+def named(model, mean=None, std=None, *more):
     parser = argparse.ArgumentParser()
     add_network_options(parser)
-    words = ["--model", model, "--data", "fashion-mini", "--mean", mean, "--std", std, "--device", "cpu"]
+    words = ["--model", model, "--data", "fashion-mini", "--device", "cpu", *more]
+    words += [] if mean is None else ["--mean", mean, "--std", std]
     return named_network(parser.parse_args(words))[0]
 
 
@@ -83,6 +90,23 @@ def test_a_factory_that_takes_them_itself_gets_them_as_they_are(shop, capsys):
     err = capsys.readouterr().err
     assert "shop:pixels takes mean and std itself, and gets inputs from 0 to 1; if it expects" in err
     assert "write --mean 0.5 --std 0.5" in err
+
+
+def test_a_factory_that_could_normalise_and_is_given_nothing_is_told(shop, capsys):
+    named("shop:optional")
+    words = "--model shop:optional takes mean and std, and gets none: if its weights are of normalised images, give it"
+    assert words in capsys.readouterr().err
+    for words in (["shop:optional", "0.5", "0.5"], ["shop:plain"], ["shop:own"],
+                  ["shop:optional", None, None, "--model-args", "classes=10,mean=[0.5],std=[0.5]"]):  # fmt: skip
+        named(*words)
+        assert "takes mean and std" not in capsys.readouterr().err
+
+
+def test_a_factory_that_needs_them_says_how_they_are_given(shop):
+    with pytest.raises(RunError, match="mean and std come from --mean and --std"):
+        named("shop:pixels")
+    with pytest.raises(RunError, match=r"or model\.mean and model\.std of a training"):
+        train(resolve("fashion-mini-cnn-natural", ["--model.name", "shop:pixels", "--train.device", "cpu"]))
 
 
 def test_a_training_is_refused_before_anything_is_written(shop, capsys, tmp_path):

@@ -29,7 +29,7 @@ from dyart.engine.run import make_model
 from dyart.engine.stored import CONFIG, RunError, averaged_weights, checkpoint_of, read_config, run_folder
 from dyart.engine.weights import WEIGHTS, check_weights_file, fit_weights, read_weights
 from dyart.models import NAMES, InputNormalization, build, described
-from dyart.models.factory import call_factory, is_factory, load_factory
+from dyart.models.factory import call_factory, is_factory, load_factory, unused_normalisation
 from dyart.models.scale import in_unit_scale, listed
 
 __all__ = [
@@ -293,13 +293,17 @@ def _made(options: argparse.Namespace, data: DataSet) -> tuple[nn.Module, set[st
     if arguments:
         facts, more = {}, {key: value for key, value in {**facts, **more}.items() if key not in arguments}
     try:
-        made, given = call_factory(name, partial(load_factory(name), **arguments), facts, more, data.shape)
+        factory = partial(load_factory(name), **arguments)
+        made, given = call_factory(name, factory, facts, more, data.shape)
     except (TypeError, AttributeError) as error:
         known = arguments or isinstance(error, AttributeError)
         hint = "" if known else "; pass arguments of its own with --model-args KEY=VALUE,..."
         raise RunError(f"--model {name}: {error}{hint}") from error
     if len({"mean", "std"} & given) == 1:
         raise RunError(f"--model {name} takes only one of mean and std: let it take both, or neither")
+    if options.mean is None and unused_normalisation(factory):
+        words = "if its weights are of normalised images, give it these by --mean and --std (of images in [0, 1])"
+        print(f"--model {name} takes mean and std, and gets none: {words}", file=sys.stderr)
     return made, given
 
 

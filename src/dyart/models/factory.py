@@ -15,6 +15,8 @@ from torch.nn.parameter import is_lazy
 
 from dyart.boundary.model import evaluation_mode
 
+NORMALISATION = ("mean", "std")
+
 
 def is_factory(name: str) -> bool:
     """Return whether ``name`` is written as ``package.module:factory``."""
@@ -69,6 +71,20 @@ def call_factory(
     if _lazy(network):
         _complete(name, network, shape)
     return network, set(given)
+
+
+def unused_normalisation(factory: Callable[..., object]) -> bool:
+    """Return whether a factory takes a mean and a std, and normalises by none unless it is given them.
+
+    A default other than None is a normalisation of its own.
+    """
+    try:
+        parameters = inspect.signature(factory).parameters
+    except ValueError:
+        return False
+    return all(
+        name in parameters and parameters[name].default in (inspect.Parameter.empty, None) for name in NORMALISATION
+    )
 
 
 def _complete(name: str, network: nn.Module, shape: tuple[int, ...]) -> None:
@@ -128,9 +144,12 @@ def _accepted(
     try:
         signature.bind(**given)
     except TypeError as error:
+        lacking = any(p.name in NORMALISATION and p.default is p.empty and p.name not in given for p in parameters)
+        source = "; mean and std come from --mean and --std, or model.mean and model.std of a training"
         raise TypeError(
             f"{name!r} has the signature {signature}: {error}. It is called as factory(classes=..., shape=...), with "
             f"those of {', '.join([*always, *options])} that it names; all others need a default"
+            + (source if lacking else "")
         ) from None
     return given
 
