@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import dyart
-from dyart.dynamics.step import training_mode
+from dyart.boundary.model import training_mode
 
 X = torch.rand(8, 4, generator=torch.Generator().manual_seed(0))
 

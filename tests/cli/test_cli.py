@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import json
+import re
 
 import pytest
 import torch
@@ -100,12 +101,26 @@ def wrong(classes):
     return torch.nn.Linear(5, classes)
 def two():
     return torch.nn.Linear(2, 2)
+class Auxiliary(torch.nn.Linear):
+    def forward(self, x):
+        logits = super().forward(x)
+        return (logits, -logits) if self.training else logits
+def auxiliary(classes):
+    return Auxiliary(2, classes)
+class Logits(torch.nn.Sequential):
+    forward = lambda self, x: self[0](x)[0] if self.training else self[0](x)
+def wrapped(classes):
+    return Logits(Auxiliary(2, classes))
 """
 
 
 @pytest.mark.parametrize(
     ("factory", "expected"),
-    [("wrong", "fails on inputs of shape 2"), ("two", "gives 2 logits, three-blobs has 3 classes")],
+    [
+        ("wrong", "fails on inputs of shape 2"),
+        ("two", "gives 2 logits, three-blobs has 3 classes"),
+        ("auxiliary", "own_auxiliary:auxiliary, in training mode: the model returned tuple; it must return a tensor"),
+    ],
 )
 def test_a_network_that_does_not_fit_the_data_is_named_before_anything_is_written(
     capsys, tmp_path, monkeypatch, factory, expected
@@ -117,6 +132,15 @@ def test_a_network_that_does_not_fit_the_data_is_named_before_anything_is_writte
     assert status == 2
     assert expected in err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_network_of_auxiliary_outputs_trains_in_the_wrapper_that_the_refusal_names(capsys, tmp_path, monkeypatch):
+    (tmp_path / "own_wrapped.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    _, _, err = run(capsys, "train", "fashion-mini-cnn-at", *TINY, "--model.name", "own_wrapped:auxiliary")
+    advised = re.search(r"forward = (.*) \(if it .*, or end that line with: (.*)\)", err)
+    assert f"forward = {advised[1]} {advised[2]}" in MINE
+    assert run(capsys, "train", "fashion-mini-cnn-at", *TINY, "--model.name", "own_wrapped:wrapped")[0] == 0
 
 
 def test_a_network_that_returns_probabilities_is_mentioned_in_training(capsys, tmp_path, monkeypatch):

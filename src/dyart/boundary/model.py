@@ -25,7 +25,9 @@ def logits_of(output: object) -> Tensor:
         raise TypeError(
             f"the model returned {type(output).__name__}; it must return a tensor of logits [N, K] or an object with a "
             f".logits attribute. In eval mode wrap it, e.g. lambda x: model(x)[{part}]; to train it, in a module, by "
-            f"which its mode can be set: class Logits(nn.Sequential): forward = lambda self, x: self[0](x)[{part}]"
+            f"which its mode can be set: class Logits(nn.Sequential): forward = lambda self, x: self[0](x)[{part}] (if "
+            "it returns more than logits in training mode alone, as with auxiliary outputs, let it return logits alone "
+            "there, too, or end that line with: if self.training else self[0](x))"
         )
     if logits.ndim == 1 or (logits.ndim == 2 and logits.shape[1] == 1):
         raise ValueError(
@@ -130,6 +132,20 @@ def evaluation_mode(model: Model) -> Iterator[None]:
             recurrent.dropout = rate
 
 
+@contextmanager
+def training_mode(model: nn.Module) -> Iterator[None]:
+    """Put every module in training mode, and each back as it was; also what the model's own ``train()`` does."""
+    modes = [(module, module.training) for module in model.modules()]
+    before = model.training
+    model.train()
+    try:
+        yield
+    finally:
+        model.train(before)
+        for module, mode in modes:
+            module.training = mode
+
+
 def for_evaluation(own: nn.Module) -> nn.Module:
     """Put a network of our own, such as a copy, in the modes of ``evaluation_mode`` for good, and return it."""
     own.eval()
@@ -145,7 +161,7 @@ def unchanged(model: Model, device: torch.device) -> Iterator[None]:
 
     Not the random state of a GPU while a CUDA graph is recorded: the graph has its own, which nobody can set back.
     Parameters, their gradients and flags need no guard: nothing in this package writes to them. Nor do the
-    statistics of BatchNorm layers in eval mode.
+    statistics of BatchNorm layers that are in eval mode as it begins: a change of modes goes around it.
     """
     every = _modules(model)
     modules = [module for module in every if module.training or not isinstance(module, _BATCH_NORM)]

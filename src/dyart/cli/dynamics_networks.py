@@ -10,14 +10,13 @@ from typing import Any
 import torch
 
 from dyart.attacks.radius import Radius
-from dyart.boundary.model import logits_of, unchanged
+from dyart.boundary.model import logits_of, training_mode, unchanged
 from dyart.boundary.norms import Norm
 from dyart.cli.networks import is_file_of_weights, named_model, named_network, refuse_without_model
 from dyart.cli.places import dynamics_folder
 from dyart.data.loader import Batch
 from dyart.dynamics.settings import usual_radius
 from dyart.dynamics.source import Source, SplitName, open_source, source_elsewhere
-from dyart.dynamics.step import training_mode
 from dyart.engine.fabric import make_fabric
 from dyart.engine.stored import RunError
 

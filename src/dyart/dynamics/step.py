@@ -6,8 +6,7 @@ boundary at every example under that update. No step is taken: the model is the 
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from dyart.boundary.model import evaluation_mode
+from dyart.boundary.model import evaluation_mode, training_mode
 from dyart.boundary.norms import Norm
 from dyart.boundary.points import BoundaryPoints, concat
 from dyart.boundary.progress import Counter, Progress
@@ -187,17 +186,3 @@ def method_update(
     finally:
         if kept:
             own.load_state_dict(kept)
-
-
-@contextmanager
-def training_mode(model: nn.Module) -> Iterator[None]:
-    """Put every module in training mode, and each back as it was; also what the model's own ``train()`` does."""
-    modes = [(module, module.training) for module in model.modules()]
-    before = model.training
-    model.train()
-    try:
-        yield
-    finally:
-        model.train(before)
-        for module, mode in modes:
-            module.training = mode

@@ -14,11 +14,10 @@ import torch
 from torch import nn
 
 from dyart.attacks.radii import check_radii
-from dyart.boundary.model import evaluation_mode, logits_of, unchanged
 from dyart.data import load
 from dyart.data.augment import Augment
 from dyart.data.auxiliary import Auxiliary, auxiliary_of, open_auxiliary, pseudo_label
-from dyart.data.loader import Loader, as_tensors
+from dyart.data.loader import Loader
 from dyart.data.sets import DataSet
 from dyart.engine import checkpoint as store
 from dyart.engine.advice import Advice
@@ -42,6 +41,7 @@ from dyart.engine.stored import (
     read_config,
     run_folder,
 )
+from dyart.engine.tryout import try_out
 from dyart.engine.views import wants_compile
 from dyart.engine.weights import fit_weights, read_weights
 from dyart.models import Description, build
@@ -52,9 +52,6 @@ from dyart.recipes import Config, dump, make_method
 from dyart.recipes.config import Model
 
 log = logging.getLogger("dyart")
-
-# Outputs whose rows sum to 1 by this are probabilities.
-SUMS_TO_ONE = 1e-3
 
 
 def train(
@@ -175,7 +172,7 @@ def prepare(
         raise RunError(f"{data.name} has a test part alone: training needs train_images and train_labels (or train/)")
     _check_radii(config, data)
     model = _built(config, data).to(fabric.device)
-    _try_out(model, config, data, fabric)
+    try_out(model, config, data, fabric)
     if config.train.sync_batchnorm and fabric.world_size > 1:
         model = _synchronized(model, config, fabric)
     if fabric.device.type == "cuda":
@@ -261,32 +258,6 @@ def _built(config: Config, data: DataSet) -> nn.Module:
         return build(name, len(data.classes), data.shape, **settings, seed=config.seed)
     except (TypeError, AttributeError) as error:
         raise RunError(f"model.name {name}: {error}") from error
-
-
-def _try_out(model: nn.Module, config: Config, data: DataSet, fabric: Fabric) -> None:
-    """Call the network once before anything is written: its inputs and outputs must be those of the data."""
-    inputs, _ = as_tensors(data.train, slice(0, 2), fabric.device)
-    name, shape = config.model.name, "x".join(map(str, data.shape))
-    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
-        raise RunError(
-            f"model.name {name} has TorchScript in it, which can be measured, not trained: leave it unscripted"
-        )
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise RunError(f"model.name {name} has no parameter to train: let some require gradients")
-    with torch.no_grad(), evaluation_mode(model), unchanged(model, fabric.device):
-        try:
-            logits = logits_of(model(inputs))
-        except Exception as error:
-            for note in data.notes:  # one may say why
-                fabric.print(f"{data.name}: {note}", file=sys.stderr)
-            raise RunError(f"model.name {name} fails on inputs of shape {shape}: {error}") from error
-    if logits.shape[1] != len(data.classes):
-        raise RunError(f"model.name {name} gives {logits.shape[1]} logits, {data.name} has {len(data.classes)} classes")
-    if bool((logits >= 0).all()) and bool(((logits.sum(dim=1) - 1).abs() < SUMS_TO_ONE).all()):
-        fabric.print(
-            f"the outputs of model.name {name} are probabilities: the loss takes their softmax once more, and "
-            "gradients vanish where the network is sure; return the logits, without the softmax"
-        )
 
 
 def _check_folder(folder: Path, resume: bool) -> None:
