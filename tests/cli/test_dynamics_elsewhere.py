@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from dyart.cli import main
 from dyart.cli.dynamics_networks import name_apart
@@ -17,6 +18,7 @@ from dyart.cli.parsers import with_values
 from dyart.data import load
 from dyart.dynamics.settings import choose, usual_radius
 from dyart.engine.run import train
+from dyart.evaluation.examples import model_digest
 from dyart.models import build, described
 from dyart.recipes import resolve
 from dyart.recipes.load import check
@@ -163,6 +165,16 @@ def test_other_weights_in_a_file_of_the_same_name_have_a_record_of_their_own(cap
     assert "dynamics-w is of other settings, and stays as it is" in out
     assert Path("dynamics-w/dynamics.csv").read_bytes() == first
     assert record("dynamics-w")["digest"] != record("dynamics-w-linf-train")["digest"]
+
+
+def test_looking_at_training_mode_leaves_the_statistics_of_batch_norm_as_they_are(capsys, here):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    network(5.0 * torch.rand(64, 2))  # statistics unlike those of the data
+    torch.save(network.state_dict(), "w.pt")
+    words = ["--model", "dynamics_mine:normed", "--weights", "w.pt", "--data", "moons", "--count", "32"]
+    assert dynamics(capsys, *words, "--methods", "natural")[0] == 0
+    assert record("dynamics-w")["digest"] == model_digest(network)
 
 
 def test_files_are_told_apart_by_as_much_of_their_paths_as_it_takes(here):

@@ -86,7 +86,8 @@ def check_step(source: Source, batch: Batch) -> None:
     model, name = source.model, source.config.model.name
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise RunError(f"{name} has no parameter to train, so that no step moves its boundary: let some need gradients")
-    with torch.no_grad(), unchanged(model, source.device), training_mode(model):
+    # In this order: statistics of BatchNorm layers that are in eval mode would not be kept.
+    with torch.no_grad(), training_mode(model), unchanged(model, source.device):
         try:
             logits_of(model(batch.inputs))
         except Exception as error:
