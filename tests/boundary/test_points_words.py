@@ -1,6 +1,7 @@
 """The result object in words and tables."""
 
 import csv
+import dataclasses
 import math
 
 import numpy as np
@@ -122,9 +123,7 @@ def test_a_margin_that_does_not_exist_is_nan_in_the_table(tmp_path):
 def test_the_columns_are_a_contract(tmp_path):
     handmade().to_csv(tmp_path / "margins.csv")
     header = (tmp_path / "margins.csv").read_text(encoding="utf-8").splitlines()[0]
-    expected = "index,label,rival,correct,inside,found,margin,value,alignment,optimal,input_value,verdict"
-    assert set(expected.split(",")) <= set(header.split(","))
-    assert header.startswith("index,label,")
+    assert header == "index,label,rival,correct,inside,found,margin,value,alignment,optimal,input_value,verdict,lost"
 
 
 @pytest.mark.parametrize(
@@ -191,6 +190,19 @@ def test_a_table_replaces_an_older_one_and_a_path_may_be_a_string(tmp_path):
     handmade().to_csv(path)
     handmade()[:2].to_csv(str(path))
     assert [row["verdict"] for row in read(path)] == VERDICTS[:2]
+
+
+def test_the_table_says_which_points_were_lost(tmp_path):
+    found = handmade()
+    found.to_csv(tmp_path / "margins.csv")
+    assert {row["lost"] for row in read(tmp_path / "margins.csv")} == {""}, "nobody knows"
+    lost = torch.arange(len(found)) == 2
+    dataclasses.replace(found, lost=lost).to_csv(
+        tmp_path / "margins.csv", files=["f"] * len(found), columns={"x": lost}
+    )
+    rows = read(tmp_path / "margins.csv")
+    assert [row["lost"] for row in rows] == [str(int(one)) for one in lost]
+    assert list(rows[0])[-3:] == ["file", "lost", "x"]
 
 
 def test_columns_of_one_s_own_come_last(tmp_path):

@@ -224,7 +224,8 @@ class BoundaryPoints:
         """Write one line per example.
 
         A part is counted from 0, as every result is. So that its lines can be joined with those of the whole, or of
-        another model, name the examples by what chose them: ``found[mask].to_csv(path, index=mask)``.
+        another model, name the examples by what chose them: ``found[mask].to_csv(path, index=mask)``. The column
+        ``lost``, the last but one's own, is empty where that is not known.
 
         Args:
             path: of the file.
@@ -263,6 +264,7 @@ class BoundaryPoints:
                 table[name] = [_class_name(number, classes) for number in numbers]
         if files is not None:
             table["file"] = files
+        table["lost"] = [""] * len(self) if self.lost is None else _values(self.lost)
         if taken := sorted(table.keys() & more.keys()):
             raise ValueError(f"there is a column {taken[0]!r} already: give yours another name")
         table |= more
