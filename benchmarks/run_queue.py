@@ -29,6 +29,7 @@ from typing import Any
 
 import plan
 import run_records
+from dyart.cli.errors import reader_gone
 from plan import Run
 
 SCRIPT = Path(__file__).with_name("train_and_attack.py")
@@ -324,4 +325,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        status = main()
+        sys.stdout.flush()  # now, where a reader who has gone (`| head`) is no surprise
+    except BrokenPipeError:
+        status = reader_gone()
+    sys.exit(status)

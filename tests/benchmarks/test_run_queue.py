@@ -1,5 +1,8 @@
 """The queue of published trainings: what fits, what is begun, stopped, gone on with, and recorded."""
 
+import os
+import subprocess
+import sys
 import time
 from itertools import pairwise
 
@@ -220,3 +223,18 @@ def test_a_trial_is_judged_on_images_left_out_and_its_weights_are_not_handed_out
         assert words[words.index(name) + 1] == value
     assert call(place, "run", "--seconds", "20", "--only", "one-a-seed0", "--out", str(place / "out")) == 0
     assert [path.name for path in sorted((place / "out").rglob("*.*"))] == ["one-a-seed0.json"]
+
+
+def test_a_reader_who_goes_away_is_no_error(place):
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = ["next", "--seconds", "1e6", "--plan", place / "plan.yaml", "--results", place, "--work", place / "work"]
+    done = subprocess.run(
+        [sys.executable, queue.__file__, *map(str, words)],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        timeout=120,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -53,15 +53,20 @@ def guarded(
         again = "; the same command, without --fresh, goes on where it was" if command == "evaluate" else ""
         return _said(command, f"interrupted{again}", INTERRUPTED, debug)
     except BrokenPipeError:
-        # Python writes out what is left at its end: into nothing, instead of to a reader who has gone.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE
+        return reader_gone()
     except Exception as error:
         try:
             known = users()
         except ImportError:  # with the core alone
             known = (ValueError, OSError, ImportError)
         return _said(command, *_explained(error, known), debug)
+
+
+def reader_gone() -> int:
+    """Let what is left on standard output go into nothing, and return the exit status that says so."""
+    # Python writes it out at its end: to a reader who has gone, it would print another error.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return PIPE
 
 
 def _said(command: str, words: str, status: int, debug: bool) -> int:
