@@ -60,10 +60,15 @@ sys.exit("torch" in sys.modules)
     assert ended.stdout
 
 
+# Whoever begins the tests may ignore Ctrl-C, as a shell does for what runs in the background; children inherit that.
+HEEDED = "signal.signal(signal.SIGINT, signal.default_int_handler)"
+
+
 @pytest.mark.skipif(os.name == "nt", reason="sends a signal")
 def test_ctrl_c_before_the_work_ends_it_without_a_word():
-    code = """
+    code = f"""
 import os, signal, sys
+{HEEDED}
 import dyart.cli
 module = sys.modules["dyart.cli.main"]
 module._parser = lambda: os.kill(os.getpid(), signal.SIGINT)
@@ -76,8 +81,9 @@ module.main()
 
 
 def test_ctrl_c_at_work_is_pythons_again():
-    code = """
+    code = f"""
 import signal, sys
+{HEEDED}
 import dyart.cli
 module = sys.modules["dyart.cli.main"]
 module._data = lambda options: sys.exit(signal.getsignal(signal.SIGINT) is not signal.default_int_handler)
