@@ -134,19 +134,22 @@ def skipping(out, method, **settings):
 @pytest.mark.parametrize("step", [1, 5])
 @pytest.mark.parametrize("device", ["cpu", "waits"])
 def test_a_bad_batch_is_left_out_and_counted(tmp_path, gradient, step, device):
-    """Weights, momentum and running statistics after it are those before it, to the bit."""
+    """Weights, their average, momentum and running statistics after it are those before it, to the bit."""
     seen = {}
+
+    def carried(training):
+        networks = (training.model, training.average.model)
+        return [tensor for network in networks for tensor in (*network.parameters(), *network.buffers())]
 
     class Watch(Callback):
         def on_step(self, training):
             momenta = [value for state in training.optimizer.state.values() for value in state.values()]
-            tensors = [*training.model.parameters(), *training.model.buffers(), *momenta]
-            seen[training.steps_done] = [tensor.detach().clone() for tensor in tensors]
+            seen[training.steps_done] = [tensor.detach().clone() for tensor in (*carried(training), *momenta)]
 
     config = skipping(tmp_path, breaking(step, gradient), model_name="engine_networks:batch_norm")
     training = prepare(config, tmp_path, [Watch()])
     training.guard.waits = device == "waits"
-    first = [tensor.detach().clone() for tensor in (*training.model.parameters(), *training.model.buffers())]
+    first = [tensor.detach().clone() for tensor in carried(training)]
     training.run()
     before, after = seen.get(step - 1, first), seen[step]
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=False))

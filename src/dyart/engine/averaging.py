@@ -40,6 +40,7 @@ class WeightAverage:
             averaged = kind == "all" and pair[0].is_floating_point() and not bool(pair[0].isinf().any())
             (pairs if averaged else copied).append(pair)
         self._averaged, self._copied = _columns(pairs), _columns(copied)
+        self.tensors = (*self._averaged[0], *self._copied[0])
 
     @torch.no_grad()
     def update(self, warmup: float) -> None:

@@ -1,9 +1,10 @@
 """The training loop: burn-in, then the method; validation and a checkpoint after every epoch."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -243,13 +244,13 @@ class Training:
         now = rates(phase.optim, in_phase, total, len(self.loader))
         for group in self.optimizer.param_groups:
             group["lr"], group["momentum"] = now.lr, now.momentum
-        self.guard.remember(phase.method.state_dict().values(), self.optimizer)
+        self.guard.remember(self._carried(phase), self.optimizer)
         loss, metrics = self.reduction(*self.stepper.gradients(batch), bool(self.stop_reason))
         norm = self.guard.clip(phase.optim.clip or torch.inf)
         self.guard.look(self.steps_done + 1, loss, norm)
         self.optimizer.step()
-        self.guard.settle(phase.method.state_dict().values(), self.optimizer)
         self.average.update(AVERAGING_WARMUP * total)
+        self.guard.settle(self._carried(phase), self.optimizer)
         self.position.step += 1
         self.taken += 1
         if self.taken == 1:
@@ -264,6 +265,10 @@ class Training:
             where = {"kind": "step", "epoch": self.position.epoch + 1, "step": self.steps_done, "lr": now.lr}
             self._record(where | self.window.means())
             self.window = Meter()
+
+    def _carried(self, phase: Phase) -> Iterable[Tensor]:
+        """Return what a step changes beside network and optimizer: what the method keeps, and the average."""
+        return chain(phase.method.state_dict().values(), self.average.tensors)
 
     def _say_compiled(self, phase: Phase, seconds: float) -> None:
         """Say how long the first step took: nearly all of it is the compiler's time, and of a GPU nobody waits here."""

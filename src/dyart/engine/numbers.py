@@ -29,8 +29,8 @@ class Guard:
     Args:
         model: the network that is trained.
         device: where it is.
-        skip: leave weights, buffers, momentum and what the method keeps per example as they were before a bad step, and
-            count it. Costs memory for a copy of them, and a kernel per tensor and step.
+        skip: leave weights, buffers, momentum, their average and what the method keeps per example as they were before
+            a bad step, and count it. Costs memory for a copy of them, and a kernel per tensor and step.
         waits: to look at a value would be to wait for the device: look when asked to, not at every step.
     """
 
@@ -59,7 +59,7 @@ class Guard:
 
     @torch.no_grad()
     def remember(self, more: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> None:
-        """Before a step: keep what it may change, if bad ones are skipped. ``more``: what the method keeps."""
+        """Before a step: keep what it may change, if bad ones are skipped. ``more``: beside network and optimizer."""
         if self.skip:
             self.kept = [(tensor, tensor.clone()) for tensor in self._changing(more, optimizer)]
 
@@ -82,7 +82,7 @@ class Guard:
 
     @torch.no_grad()
     def settle(self, more: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> None:
-        """After the optimizer's step: take a bad one back, if bad ones are skipped. No host synchronisation."""
+        """After a step, also of the average: take a bad one back, if bad ones are skipped. No host synchronisation."""
         if not self.skip:
             return
         known = {id(tensor) for tensor, _ in self.kept}
