@@ -38,7 +38,7 @@ def test_five_warm_steps_reach_what_fifteen_cold_ones_do(norm, boundary):
     ratio = (warm.margin / cold.margin)[both]
     assert float(ratio.median()) < 1.0001
     # A few have a closer place elsewhere now, which the warm search does not look for.
-    assert float(ratio.mean()) < 1.005
+    assert float(ratio.mean()) < 1.01
     # No rivals are compared.
     assert warm.cost == (6, 5)
     assert cold.cost.backward > 15

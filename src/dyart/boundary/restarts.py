@@ -59,7 +59,7 @@ def nearest_rivals(problem: Problem, logits: Tensor, most: int) -> Rivals:
     start = _beside(problem) if problem.norm == "l1" else problem.origin
     values, gradients, there = problem.linearise(start, rivals)
     margins = torch.stack([problem.against(logits, rival) for rival in rivals.unbind(dim=1)]).to(values.dtype)
-    distance = _linearised(margins, gradients, problem.norm)
+    distance = _linearised(problem, margins, gradients)
     nearness = _nearness_l1(problem, margins, gradients, distance) if problem.norm == "l1" else distance
     order = nearness.argsort(dim=0, stable=True)
     first, others = order.split([count := BY_DISTANCE[problem.norm], len(order) - count])
@@ -99,10 +99,23 @@ def _beside(problem: Problem) -> Tensor:
 def distance_from_input(problem: Problem) -> Tensor:
     """Return the linearised distance to the boundary, ``[N]``: one forward and one backward pass."""
     now = problem.evaluate(problem.origin)
-    return _linearised(now.followed[None], now.gradient[None], problem.norm)[0]
+    return _linearised(problem, now.followed[None], now.gradient[None])[0]
 
 
-def _linearised(values: Tensor, gradients: Tensor, norm: Norm) -> Tensor:
+def _linearised(problem: Problem, values: Tensor, gradients: Tensor) -> Tensor:
+    """Return how far the inputs are from pieces of the boundary as linearised, ``[M, N]``: inside the box.
+
+    Where the box ends before a piece, what it leaves of the value counts as if there were more of the same way.
+    """
+    rows = []
+    for value, gradient in zip(values, gradients, strict=True):
+        way = problem.project(problem.origin, gradient, value)
+        fall = -(way * gradient).sum(dim=1)
+        rows.append(norm_of(way, problem.norm) * (value / fall.clamp(min=torch.finfo(fall.dtype).tiny)).clamp(min=1))
+    return torch.stack(rows)
+
+
+def _without_box(values: Tensor, gradients: Tensor, norm: Norm) -> Tensor:
     slopes = dual_norm(gradients.flatten(0, 1), norm).reshape(values.shape)
     return values.abs() / slopes.clamp(min=torch.finfo(slopes.dtype).tiny)
 
@@ -118,7 +131,7 @@ def _nearness_l1(problem: Problem, values: Tensor, gradients: Tensor, distance: 
     usable = step.isfinite().all(dim=1, keepdim=True)
     left = problem.value(problem.into_box(problem.origin + torch.where(usable, step, 0.0)))
     straight = left <= LEFT * values.amin(dim=0)
-    return torch.where(straight, distance, _linearised(values, gradients, "l2"))
+    return torch.where(straight, distance, _without_box(values, gradients, "l2"))
 
 
 def random_start(problem: Problem, distance: Tensor, index: Tensor, seed: int, restart: int) -> Tensor:

@@ -154,15 +154,16 @@ def closest_boundary_points(
         inside = input_value > 0
         best, lost = whole.nothing(), torch.zeros_like(inside)
         given_start = whole.into_box(flat(start.detach()).to(whole.origin)) if isinstance(start, Tensor) else None
-        rows = (inside | signed).nonzero()[:, 0]
-        names = torch.arange(len(inputs), device=rows.device) if index is None else index.to(rows)
-        chunks = rows.split(batch_size or len(rows)) if len(rows) else ()
+        # Examples outside their class are another kind of problem: in batches of their own they slow nobody down.
+        kinds = [inside.nonzero()[:, 0], (~inside & signed).nonzero()[:, 0]]
+        names = torch.arange(len(inputs), device=inside.device) if index is None else index.to(inside.device)
+        chunks = [chunk for rows in kinds if len(rows) for chunk in rows.split(batch_size or len(rows))]
         effort = Effort(solver, steps, restarts, rivals, seed)
         counter = Counter(progress, len(chunks) * restarts * steps)
         cost = Passes(forward=min(len(inputs), 1), backward=0)
 
         def searched(chunk: Tensor) -> tuple[Best, Tensor, Passes]:
-            part = whole.part(chunk, torch.where(inside[chunk], 1.0, -1.0).to(input_value) if signed else None)
+            part = whole.part(chunk, None if inside[chunk[0]] else -torch.ones_like(input_value[chunk]))
             begin = start if given_start is None else given_start[chunk]
             solved = solve(part, logits[chunk], names[chunk], effort, begin, counter.tick)
             if tol is not None:

@@ -3,7 +3,8 @@
 A step linearises the margin function at the current point, projects both the point and the input onto the
 hyperplane inside the box, and moves to a mixture of the two projections; a point found across the boundary is kept
 if it is the closest so far, and the search goes on from its projection into a smaller ball around the input. The
-next step's evaluation tests the new point, so that no pass is spent on testing alone.
+next step's evaluation tests the new point, so that no pass is spent on testing alone. Where a linearisation sees no
+boundary between the input and the best point, as on the flat sides of a network that saturates, the step halves the way.
 
 For p = 1 the projections are corners of a ball: they jump from coordinate to coordinate, and a mixture of two of them
 is no longer sparse. There a step goes along the gradient and shrinks all coordinates by a threshold instead, so far
@@ -45,6 +46,8 @@ from dyart.boundary.solvers.shrinking import CURVED, TRUSTED, curved, share_shor
 WAY: dict[Norm, float] = {"linf": 0.0, "l2": 1.0, "l1": 9.0}
 # How far the length of the averaged normal may be from the gradient's.
 SCALES = (0.5, 2.0)
+# Of the way between two points with the boundary in between; and on the length of a step.
+HALF, ROUNDING = 0.5, 1.02
 # In the end, points that can be drawn back by more than this share of their distance are; by how much of that.
 DEEP, DRAW_BACK = 0.01, 0.9
 
@@ -202,7 +205,7 @@ def _step(
     best = best.closer(found)
     normal = _average(past, now.gradient, _same(problem, now, aim), setting.memory)
     radius = setting.pull_back * found.distance  # infinite where nothing was crossed
-    x = _advance(problem, x, now, _as_steep(normal, now.gradient, WAY[problem.norm]), setting, radius)
+    x = _advance(problem, x, now, _as_steep(normal, now.gradient, WAY[problem.norm]), setting, radius, best)
     return (_last(problem, x, best, setting) if ending else x), normal, best
 
 
@@ -231,7 +234,9 @@ def _as_steep(normal: Tensor, gradient: Tensor, power: float) -> Tensor:
     return normal * torch.where(own > 0, true / torch.where(own > 0, own, 1.0), 1.0).clamp(*SCALES)
 
 
-def _advance(problem: Problem, x: Tensor, now: Evaluation, normal: Tensor, setting: Setting, radius: Tensor) -> Tensor:
+def _advance(
+    problem: Problem, x: Tensor, now: Evaluation, normal: Tensor, setting: Setting, radius: Tensor, best: Best
+) -> Tensor:
     origin = problem.origin
     base = origin + into_ball(x - origin, radius, problem.norm)
     if problem.norm == "l1":
@@ -244,8 +249,34 @@ def _advance(problem: Problem, x: Tensor, now: Evaluation, normal: Tensor, setti
         near, far = (norm_of(way, problem.norm) for way in ways)
         share = (near / torch.where(near + far > 0, near + far, 1.0))[:, None]
         from_base, from_origin = ways.add_(starts)
-        moved = torch.lerp(from_base, from_origin, share)
+        moved = _between(problem, x, now, torch.lerp(from_base, from_origin, share), offset[1], setting, best)
     return _usable(problem, moved, now)
+
+
+def _between(
+    problem: Problem, x: Tensor, now: Evaluation, moved: Tensor, at_origin: Tensor, setting: Setting, best: Best
+) -> Tensor:
+    """Return the next points; where a linearisation shows no boundary between input and best point, one in between.
+
+    Where a network saturates it is nearly flat on either side of its boundary: from across, the input seems to be
+    across as well, and from inside the boundary lies farther than the best point. Halving the way finds the steep place.
+
+    Args:
+        problem: the batch.
+        x: where it was linearised.
+        now: there.
+        moved: where the linearisation leads.
+        at_origin: its value at the inputs, ``[N]``.
+        setting: of the step.
+        best: the best points so far, ``x`` among them.
+    """
+    origin, across, distance = problem.origin, now.value < 0, best.distance
+    # Of a straight function no step ends farther away. Never where nothing was found.
+    ahead = problem.distance(moved) > ROUNDING * setting.overshoot * distance
+    inwards = origin + HALF * (best.points - origin)
+    outwards = torch.lerp(x, best.points, HALF)
+    moved = torch.where((across & (at_origin <= 0))[:, None], inwards, moved)
+    return torch.where((~across & ahead)[:, None], outwards, moved)
 
 
 def _usable(problem: Problem, moved: Tensor, now: Evaluation) -> Tensor:
