@@ -4,7 +4,7 @@ A step linearises the margin function at the current point, projects both the po
 hyperplane inside the box, and moves to a mixture of the two projections; a point found across the boundary is kept
 if it is the closest so far, and the search goes on from its projection into a smaller ball around the input. The
 next step's evaluation tests the new point, so that no pass is spent on testing alone. Where a linearisation sees no
-boundary between the input and the best point, as on the flat sides of a network that saturates, the step halves the way.
+boundary between the input and the best point, as on the flat sides of a saturated network, the step halves the way.
 
 For p = 1 the projections are corners of a ball: they jump from coordinate to coordinate, and a mixture of two of them
 is no longer sparse. There a step goes along the gradient and shrinks all coordinates by a threshold instead, so far
@@ -259,7 +259,7 @@ def _between(
     """Return the next points; where a linearisation shows no boundary between input and best point, one in between.
 
     Where a network saturates it is nearly flat on either side of its boundary: from across, the input seems to be
-    across as well, and from inside the boundary lies farther than the best point. Halving the way finds the steep place.
+    across as well, and from inside the boundary lies farther than the best point. Halving the way finds where it is.
 
     Args:
         problem: the batch.
