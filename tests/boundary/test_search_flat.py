@@ -92,6 +92,23 @@ def test_rivals_are_compared_inside_the_box():
     assert wide.distance.item() == pytest.approx(0.5298, abs=1e-3)
 
 
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), (None, None)])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_a_rival_without_a_gradient_is_no_near_one(norm, bounds):
+    inputs, labels = torch.tensor([[0.2, 0.3], [0.6, 0.1]]), torch.tensor([0, 0])
+
+    def flat_against_the_second(x):
+        first = 10.0 + 0.0 * x[:, 0]
+        return torch.stack([first, torch.zeros_like(first), first - 4 + x.sum(dim=1)], dim=1)
+
+    low, high = (None if bound is None else torch.tensor(bound) for bound in bounds)
+    problem = Problem(flat_against_the_second, inputs, labels, norm, "exact", 5.0, low, high)
+    compared = nearest_rivals(problem, flat_against_the_second(inputs), 9)
+    assert compared.classes.tolist() == [[2, 1], [2, 1]]
+    assert bool(compared.distance.isfinite().all())
+    assert bool((compared.distance > 0).all())
+
+
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_signed_margins_of_examples_inside_their_class_are_the_unsigned_ones(norm):
     network, inputs = smooth_network(10, 5, seed=3), uniform((40, 10), 4)

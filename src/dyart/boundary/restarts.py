@@ -105,13 +105,15 @@ def distance_from_input(problem: Problem) -> Tensor:
 def _linearised(problem: Problem, values: Tensor, gradients: Tensor) -> Tensor:
     """Return how far the inputs are from pieces of the boundary as linearised, ``[M, N]``: inside the box.
 
-    Where the box ends before a piece, what it leaves of the value counts as if there were more of the same way.
+    Where the box ends before a piece, what it leaves of the value counts as if there were more of the same way; where
+    there is no way, the piece is infinitely far.
     """
     rows = []
     for value, gradient in zip(values, gradients, strict=True):
-        way = problem.project(problem.origin, gradient, value)
-        fall = -(way * gradient).sum(dim=1)
-        rows.append(norm_of(way, problem.norm) * (value / fall.clamp(min=torch.finfo(fall.dtype).tiny)).clamp(min=1))
+        way, needed = problem.project(problem.origin, gradient, value), value.abs()
+        fall = (way * gradient).sum(dim=1).abs()
+        far = norm_of(way, problem.norm) * (needed / fall).clamp(min=1)
+        rows.append(torch.where(fall > 0, far, torch.where(needed > 0, torch.inf, 0.0)))
     return torch.stack(rows)
 
 
