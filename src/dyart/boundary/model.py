@@ -24,10 +24,10 @@ def logits_of(output: object) -> Tensor:
             part = repr("logits" if "logits" in output else next(iter(output), "logits"))
         raise TypeError(
             f"the model returned {type(output).__name__}; it must return a tensor of logits [N, K] or an object with a "
-            f".logits attribute. In eval mode wrap it, e.g. lambda x: model(x)[{part}]; to train it, in a module, by "
-            f"which its mode can be set: class Logits(nn.Sequential): forward = lambda self, x: self[0](x)[{part}] (if "
-            "it returns more than logits in training mode alone, as with auxiliary outputs, let it return logits alone "
-            "there, too, or end that line with: if self.training else self[0](x))"
+            f".logits attribute. In eval mode wrap it, e.g. lambda x: model(x)[{part}]; to train it, in a module (if it "
+            "returns more than logits in training mode alone, as with auxiliary outputs, end the line with: if "
+            "self.training else self[0](x)), by which its mode can be set: "
+            f"class Logits(nn.Sequential): forward = lambda self, x: self[0](x)[{part}]"
         )
     if logits.ndim == 1 or (logits.ndim == 2 and logits.shape[1] == 1):
         raise ValueError(
