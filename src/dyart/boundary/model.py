@@ -24,8 +24,8 @@ def logits_of(output: object) -> Tensor:
             part = repr("logits" if "logits" in output else next(iter(output), "logits"))
         raise TypeError(
             f"the model returned {type(output).__name__}; it must return a tensor of logits [N, K] or an object with a "
-            f".logits attribute. In eval mode wrap it, e.g. lambda x: model(x)[{part}]; to train it, in a module (if it "
-            "returns more than logits in training mode alone, as with auxiliary outputs, end the line with: if "
+            f".logits attribute. In eval mode wrap it, e.g. lambda x: model(x)[{part}]; to train it, in a module (if "
+            "it returns more than logits in training mode alone, as with auxiliary outputs, end the line with: if "
             "self.training else self[0](x)), by which its mode can be set: "
             f"class Logits(nn.Sequential): forward = lambda self, x: self[0](x)[{part}]"
         )
