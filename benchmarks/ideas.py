@@ -8,21 +8,23 @@ import math
 import warnings
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dyart import DyART
-from dyart.attacks.pgd import clipped, per_row, steepest
+from dyart.attacks.pgd import per_row
 from dyart.boundary.margins import boundary_value
 from dyart.boundary.model import Model
 from dyart.boundary.norms import dual_norm, flat
 from dyart.boundary.points import BoundaryPoints
-from dyart.boundary.problem import Problem
-from dyart.data import draws
 from dyart.data.loader import Batch
-from dyart.methods.base import Metrics, start_key
+from dyart.data.ranks import gathered
+from dyart.methods.base import Metrics
 
 # Of the margin function at the input, in eval mode: where the way to a point falls by less, the fall is left as it is.
 LEAST_FALL = 0.1
+# Of a label's probability, where a margin is divided by it.
+LEAST_BELIEF = 0.01
 
 
 class Aside(DyART):
@@ -139,45 +141,94 @@ class Signed(DyART):
         return loss + self.lam * self.outside * term, metrics | {"lost": lost.float().mean()}
 
 
-class Changing(DyART):
-    """DyART with a divergence at a distance, for examples outside their class up the slope instead of down.
+class Ensembled(DyART):
+    """DyART that believes a label as far as the network's own outputs over the epochs do (temporal ensembling).
 
-    Down the slope they are only further in the wrong class, where the output hardly changes; an attack on the
-    divergence goes to where it does.
+    Of every training example the average of its output probabilities, at the clean image as it was augmented, is kept
+    by its index: one number a class, and no further pass. In the engine, which knows examples by their index.
 
     Args:
-        kl: weight of the divergence.
-        kl_radius: its distance.
+        trust: share of that average in the targets of the cross-entropy; the label has the rest.
+        confident: a margin weighs as much as the average gives its label.
+        memory: share of the past in the average, at every epoch.
+        begin: fraction of the training from which on all this counts.
+        r0: margins beyond it are left alone.
         lam: weight of the margin term.
         steps: of the search.
     """
 
-    def __init__(self, kl: float = 6.0, kl_radius: float = 8 / 255, lam: float = 0.0, steps: int = 8) -> None:
-        super().__init__(lam=lam, steps=steps, kl=kl, kl_radius=kl_radius)
+    def __init__(
+        self,
+        trust: float = 0.5,
+        confident: bool = False,
+        memory: float = 0.8,
+        begin: float = 0.25,
+        r0: float = 16 / 255,
+        lam: float = 250.0,
+        steps: int = 8,
+    ) -> None:
+        super().__init__(r0=r0, lam=lam, steps=steps)
+        self.trust, self.confident, self.memory, self.begin = trust, confident, memory, begin
+        self.past: Tensor | None = None
+        self.outputs: Tensor | None = None
 
-    def _aside(self, points: BoundaryPoints, radius: float | Tensor) -> Tensor:
-        down, way = super()._aside(points, radius), steepest(points.gradient, self.norm)
-        way = torch.where(way.isfinite(), way, 0.0)
-        up = clipped(points.inputs + (radius * way).to(points.inputs.dtype), self.bounds)
-        return torch.where(per_row(points.inside, up), down, up)
+    def prepare(self, examples: int, device: torch.device) -> None:
+        """Make room for whether it has begun: on the device, so that no step is captured anew."""
+        super().prepare(examples, device)
+        self.begun = torch.zeros((), device=device)
 
+    def advance(self, fraction: float) -> None:
+        """Begin when it is time."""
+        super().advance(fraction)
+        self.begun.fill_(float(fraction >= self.begin))
 
-class RandomStart(DyART):
-    """DyART whose search begins at a random point of a cube around the input, as PGD does: a forward pass more.
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the averages."""
+        return {} if self.past is None else {"past": self.past}
 
-    Args:
-        start_radius: half the width of the cube.
-        lam: weight of the margin term.
-        steps: of the search.
-    """
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take them back, in place: what is captured reads them where they are."""
+        if state:
+            self._make_room(state["past"].shape[1])
+            assert self.past is not None
+            self.past.copy_(state["past"])
 
-    def __init__(self, start_radius: float = 8 / 255, lam: float = 250.0, steps: int = 8) -> None:
-        super().__init__(lam=lam, steps=steps)
-        self.start_radius = start_radius
+    def _make_room(self, classes: int) -> None:
+        if self.past is None:
+            self.past = torch.zeros((self.examples, classes), device=self.device)
 
-    def _begin(self, problem: Problem, batch: Batch) -> tuple[Tensor, bool | Tensor] | None:
-        drawn = draws.uniform(start_key(batch, "dyart"), batch.index, problem.origin.shape[1:])
-        return problem.into_box(problem.origin + self.start_radius * (2 * drawn - 1)), False
+    def _logits(self, model: Model, points: BoundaryPoints, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        logits = super()._logits(model, points, inputs)
+        self.outputs = logits[1].detach()
+        return logits
+
+    def loss(self, model: Model, batch: Batch, crafted: BoundaryPoints) -> tuple[Tensor, Metrics]:
+        """Return DyART's loss with softer targets; logs what the averages give the labels, ``believed``."""
+        if batch.targets is not None:
+            raise ValueError("Ensembled makes targets of its own: leave cutmix and label smoothing out")
+        believed = torch.ones_like(crafted.margin)
+        if self.past is not None:
+            past, labels = self.past[batch.index], batch.labels.long()
+            known = self.begun * (past.sum(dim=1) > 0)  # an example that was not met yet has none
+            believed = torch.lerp(believed, past.gather(1, labels[:, None])[:, 0].to(believed), known.to(believed))
+            targets = torch.lerp(F.one_hot(labels, past.shape[1]).to(past), past, self.trust * known[:, None])
+            batch = dataclasses.replace(batch, targets=targets)
+            if self.confident:  # a margin weighs one over the slope there
+                steeper = crafted.gradient / per_row(believed.clamp(min=LEAST_BELIEF), crafted.gradient)
+                crafted = dataclasses.replace(crafted, gradient=steeper)
+        loss, metrics = super().loss(model, batch, crafted)
+        self._keep(batch)
+        return loss, metrics | {"believed": believed.mean()}
+
+    def _keep(self, batch: Batch) -> None:
+        assert self.outputs is not None
+        self._make_room(self.outputs.shape[1])
+        assert self.past is not None
+        # Every process keeps them all: the next epoch's batches are divided otherwise.
+        now, index = gathered(self.outputs.float().softmax(dim=1), batch.shard), gathered(batch.index, batch.shard)
+        self.outputs, past = None, self.past[index]
+        met = past.sum(dim=1, keepdim=True) > 0
+        self.past[index] = torch.where(met, torch.lerp(now, past, self.memory), now)
 
 
 class ScaleFree(DyART):

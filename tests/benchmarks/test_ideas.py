@@ -95,30 +95,67 @@ def test_examples_outside_are_pulled_back_as_far_as_they_are_near(batch):
     assert model.weight.grad.isfinite().all()
 
 
-def test_the_divergence_of_examples_outside_is_taken_where_they_come_back(batch):
-    model = Seen()
-    inputs, labels = batch
-    inside = ideas.Changing().search(model, inputs, labels).inside
-    ideas.Changing(kl_radius=0.04)(model, inputs, labels)[0].backward()
-    aside = model.last[64:128]
-    assert torch.allclose(far(aside, inputs), torch.tensor(0.04), atol=1e-6)
-    change = dyart.soft_logit_margin(model(aside), labels) - dyart.soft_logit_margin(model(inputs), labels)
-    assert (change[inside] < 0).all()
-    assert (change[~inside] > 0).all()
+class Met:
+    """A network's batches with the indices that the engine gives."""
+
+    def __init__(self, method, inputs, labels):
+        self.method, self.batch = method, Batch(inputs, labels, torch.arange(64), torch.zeros((), dtype=torch.int64))
+        method.prepare(80, inputs.device)
+
+    def losses(self, model, fraction):
+        self.method.advance(fraction)
+        return self.method.loss(model, self.batch, self.method.crafted(model, self.batch))
 
 
-def test_a_random_start_is_another_at_every_call_and_finds_points_as_good(batch):
+def test_labels_are_believed_as_far_as_earlier_outputs_do(batch):
+    model, (inputs, labels) = Seen(), batch
+    met = Met(ideas.Ensembled(trust=0.5, memory=0.8, begin=0.25), inputs, labels)
+    usual = dyart.DyART(lam=250.0, steps=8)(model, inputs, labels)[0]
+    first, metrics = met.losses(model, 0.0)
+    torch.testing.assert_close(first, usual)
+    assert metrics["believed"] == 1
+    with torch.no_grad():
+        before = model(inputs).softmax(dim=1)
+        model.weight.mul_(2)
+        after = model(inputs)
+    past = met.method.past
+    torch.testing.assert_close(past[:64], before)
+    assert not past[64:].any(), "no example that was not met"
+    # The past is kept from the start, and counts from a quarter of the training on.
+    torch.testing.assert_close(met.losses(model, 0.2)[0], dyart.DyART(lam=250.0, steps=8)(model, inputs, labels)[0])
+    mixed = 0.8 * before + 0.2 * after.softmax(dim=1)
+    torch.testing.assert_close(past[:64], mixed)
+    loss, metrics = met.losses(model, 0.25)
+    usual, usually = dyart.DyART(lam=250.0, steps=8)(model, inputs, labels)
+    targets = 0.5 * nn.functional.one_hot(labels, 3) + 0.5 * mixed
+    softer = nn.functional.cross_entropy(after, targets) - usually["clean_loss"]
+    torch.testing.assert_close(loss, usual + softer, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(metrics["believed"], mixed.gather(1, labels[:, None]).mean())
+
+
+def test_margins_weigh_as_much_as_earlier_outputs_believe_the_label(batch):
+    model, (inputs, labels) = Seen(), batch
+    gradients = {}
+    for confident in (False, True):
+        met = Met(ideas.Ensembled(trust=0.0, confident=confident, begin=0.0), inputs, labels)
+        met.losses(model, 0.0)
+        met.method.past[:64] = nn.functional.one_hot(labels, 3) * 0.25 + 0.25
+        model.weight.grad = None
+        met.losses(model, 0.5)[0].backward()
+        gradients[confident] = model.weight.grad
+    model.weight.grad = None
+    nn.functional.cross_entropy(model(inputs), labels).backward()
+    clean = model.weight.grad
+    torch.testing.assert_close(gradients[True] - clean, 0.5 * (gradients[False] - clean), rtol=1e-3, atol=1e-4)
+
+
+def test_earlier_outputs_are_a_part_of_a_checkpoint(batch):
     model = Seen()
-    inputs, labels = batch
-    margins = {}
-    for key in (1, 2):
-        here = Batch(inputs, labels, torch.arange(64), torch.tensor(key))
-        margins[key] = ideas.RandomStart(start_radius=0.05).crafted(model, here)
-    plain = ideas.Aside().search(model, inputs, labels)
-    assert torch.equal(margins[1].found, plain.found)
-    assert not torch.equal(margins[1].points, margins[2].points)
-    ratio = margins[1].margin[plain.found] / plain.margin[plain.found]
-    assert ratio.mean() < 1.05
+    met, other = (Met(ideas.Ensembled(begin=0.0), *batch) for _ in range(2))
+    assert met.method.state_dict() == {}
+    met.losses(model, 0.0)
+    other.method.load_state_dict(met.method.state_dict())
+    torch.testing.assert_close(met.losses(model, 0.5)[0], other.losses(model, 0.5)[0], rtol=0, atol=0)
 
 
 def test_the_bump_is_a_cost_with_its_slope():
