@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dyart import DyART
 from dyart.attacks.pgd import per_row
+from dyart.boundary.gradient import margin_weights
 from dyart.boundary.margins import boundary_value
 from dyart.boundary.model import Model
 from dyart.boundary.norms import dual_norm, flat
@@ -229,6 +230,67 @@ class Ensembled(DyART):
         self.outputs, past = None, self.past[index]
         met = past.sum(dim=1, keepdim=True) > 0
         self.past[index] = torch.where(met, torch.lerp(now, past, self.memory), now)
+
+
+class Balanced(DyART):
+    """DyART whose margins push a boundary between two classes from both sides alike.
+
+    A class with many examples near its boundary to another pushes it into that one, which has fewer examples left
+    inside to push back. Here the weights of both sides of each pair of classes add up to the same, that of a running
+    average over the steps. No further pass.
+
+    Args:
+        limit: the largest factor on a weight, and one over the least.
+        memory: share of the past in the average, at every step.
+        r0: margins beyond it are left alone.
+        lam: weight of the margin term.
+        steps: of the search.
+    """
+
+    def __init__(
+        self, limit: float = 4.0, memory: float = 0.98, r0: float = 16 / 255, lam: float = 250.0, steps: int = 8
+    ) -> None:
+        super().__init__(r0=r0, lam=lam, steps=steps)
+        self.limit, self.memory = limit, memory
+        self.pushes: Tensor | None = None
+        self.classes = 0
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the average of the weights, by class and rival."""
+        return {} if self.pushes is None else {"pushes": self.pushes}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take it back."""
+        if state:
+            self.pushes = state["pushes"].to(self.device, copy=True)
+
+    def _logits(self, model: Model, points: BoundaryPoints, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        logits = super()._logits(model, points, inputs)
+        self.classes = logits[1].shape[1]
+        return logits
+
+    def loss(self, model: Model, batch: Batch, crafted: BoundaryPoints) -> tuple[Tensor, Metrics]:
+        """Return DyART's loss with weights balanced; logs the mean ``factor`` of the used points."""
+        used = self.kept(crafted) & (crafted.margin < self.r0)
+        weights, used = margin_weights(crafted, self.cost, self.box_aware, used)
+        sides, rivals = batch.labels.long(), crafted.rival.clamp(min=0)
+        factor = torch.ones_like(weights)
+        if self.pushes is not None:
+            even = (self.pushes + self.pushes.T) / 2
+            # Where one side has not pushed yet, there is nothing to balance.
+            both = (self.pushes > 0) & (self.pushes.T > 0)
+            factors = torch.where(both, even / torch.where(both, self.pushes, 1.0), 1.0)
+            factor = factors.clamp(1 / self.limit, self.limit)[sides, rivals].to(weights)
+        steeper = crafted.gradient / per_row(factor, crafted.gradient)  # a margin weighs one over the slope there
+        loss, metrics = super().loss(model, batch, dataclasses.replace(crafted, gradient=steeper))
+        # Every process has the same average.
+        taken = [gathered(tensor, batch.shard) for tensor in (weights.abs() * used, sides, rivals)]
+        now = weights.new_zeros((self.classes, self.classes)).index_put_(tuple(taken[1:]), taken[0], accumulate=True)
+        if self.pushes is None:
+            self.pushes = now
+        else:
+            self.pushes.lerp_(now, 1 - self.memory)
+        return loss, metrics | {"factor": (factor * used).sum() / used.sum().clamp(min=1)}
 
 
 class ScaleFree(DyART):

@@ -6,6 +6,7 @@ from bench_cases import module
 from torch import nn
 
 import dyart
+from dyart.boundary.gradient import margin_weights
 from dyart.data.loader import Batch
 
 ideas = module("ideas")
@@ -156,6 +157,43 @@ def test_earlier_outputs_are_a_part_of_a_checkpoint(batch):
     met.losses(model, 0.0)
     other.method.load_state_dict(met.method.state_dict())
     torch.testing.assert_close(met.losses(model, 0.5)[0], other.losses(model, 0.5)[0], rtol=0, atol=0)
+
+
+def test_both_sides_of_a_boundary_push_alike():
+    """The second step's weights are those of the first, made even by the pushes that the first one saw."""
+    model, inputs = Seen(), torch.rand(64, 20, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        model.weight -= model.weight.mean(dim=1, keepdim=True)  # so that no class has all of the box
+        labels = model(inputs).argmax(dim=1)
+    met = Met(ideas.Balanced(limit=100.0, memory=0.0), inputs, labels)
+    met.losses(model, 0.0)
+    points = met.method.crafted(model, met.batch)
+    used = met.method.kept(points) & (points.margin < met.method.r0)
+    weights, used = margin_weights(points, met.method.cost, mask=used)
+    pushes = torch.zeros(3, 3).index_put_((labels, points.rival.clamp(min=0)), weights.abs(), accumulate=True)
+    torch.testing.assert_close(met.method.pushes, pushes)
+    both = (pushes > 0) & (pushes.T > 0)
+    assert int(both.sum()) >= 4, "two pairs of classes at least"
+    factors = torch.where(both, (pushes + pushes.T) / 2 / pushes.clamp(min=1e-12), 1.0)[
+        labels, points.rival.clamp(min=0)
+    ]
+    even = torch.zeros(3, 3).index_put_((labels, points.rival.clamp(min=0)), weights.abs() * factors, accumulate=True)
+    torch.testing.assert_close(even[both], even.T[both])
+    loss, metrics = met.losses(model, 0.5)
+    loss.backward()
+    found, model.weight.grad = model.weight.grad, None
+    value = dyart.soft_logit_margin(model(points.points), labels)
+    margin = torch.where(used, factors * weights * value, 0.0).sum() / len(labels)
+    (nn.functional.cross_entropy(model(inputs), labels) + met.method.lam * margin).backward()
+    torch.testing.assert_close(found, model.weight.grad, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(metrics["factor"], factors[used].mean())
+
+
+def test_no_weight_changes_by_more_than_the_limit(batch):
+    met = Met(ideas.Balanced(limit=1.0, memory=0.0), *batch)
+    model = Seen()
+    first, again = met.losses(model, 0.0)[0], met.losses(model, 0.5)[0]
+    torch.testing.assert_close(first, again)
 
 
 def test_the_bump_is_a_cost_with_its_slope():
