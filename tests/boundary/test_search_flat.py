@@ -8,6 +8,7 @@ from torch import nn
 import dyart
 from dyart.boundary.problem import Problem
 from dyart.boundary.restarts import nearest_rivals
+from dyart.boundary.validation import as_bounds
 
 FEATURES, STEEPNESS = 4, 10.0
 # Of the distance between two inputs whose mean differs by one, all coordinates moved alike.
@@ -107,6 +108,51 @@ def test_a_rival_without_a_gradient_is_no_near_one(norm, bounds):
     assert compared.classes.tolist() == [[2, 1], [2, 1]]
     assert bool(compared.distance.isfinite().all())
     assert bool((compared.distance > 0).all())
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), None])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_a_class_that_is_masked_is_infinitely_far(norm, bounds):
+    network, inputs = smooth_network(10, 5, seed=3), uniform((40, 10), 4)
+
+    def masked(x):
+        return network(x).masked_fill(torch.arange(5) == 4, -torch.inf)
+
+    labels = masked(inputs).argmax(dim=1)
+    box = as_bounds(bounds, inputs)
+    problem = Problem(masked, inputs, labels, norm, "exact", 5.0, *box)
+    compared = nearest_rivals(problem, masked(inputs).detach(), 9)
+    assert bool(compared.distance.isfinite().all())
+    assert compared.classes[:, -1].eq(4).all()
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_the_way_back_from_an_exactly_flat_side_is_found(norm):
+    """So steep that the gradient is zero in float32 a little aside of the boundary, on either side."""
+    inputs = uniform((100, FEATURES), 5, 0.1, 0.4)
+    across = 1.1 - inputs  # the mean is 0.6 and more
+
+    def steep(x):
+        return two_logits(torch.tanh(1000.0 * (0.5 - x.mean(dim=1))))
+
+    labels = torch.zeros(len(inputs), dtype=torch.int64)
+    found = dyart.closest_boundary_points(steep, inputs, labels, norm=norm, start=across)
+    assert bool(found.found.all())
+    assert float((found.margin / exact(inputs, norm)).mean()) < 1.02
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_restarts_of_examples_outside_their_class_begin_elsewhere(norm):
+    network, inputs = smooth_network(10, 5, seed=3), uniform((60, 10), 4)
+    labels = network(inputs).argsort(dim=1)[:, -3]
+    once, often = (
+        dyart.closest_boundary_points(network, inputs, labels, norm=norm, signed=True, steps=15, restarts=restarts)
+        for restarts in (1, 4)
+    )
+    assert not bool(once.inside.any())
+    assert bool((often.margin >= once.margin).all()), "closer, and negative"
+    assert int((often.margin > once.margin).sum()) > 5
+    assert once.cost == (16, 15), "and one pass to judge the inputs; no rivals are compared"
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])

@@ -74,10 +74,9 @@ def solve(problem: Problem, logits: Tensor, index: Tensor, effort: Effort, start
         best, restarts = search(problem, start, effort.steps, tick=tick, warm=True), restarts - 1
         if restarts == 0:
             return best
-    comparing = effort.solver in AIMING
     # From outside its class an example looks at all rivals at once: nothing to aim at.
-    divided = comparing and problem.orientation is None
-    racing = divided and effort.solver == "fast" and not isinstance(start, str)
+    comparing = effort.solver in AIMING and problem.orientation is None
+    racing = comparing and effort.solver == "fast" and not isinstance(start, str)
     rivals = nearest_rivals(problem, logits, effort.rivals if comparing else 1)
     compared, others = rivals.values is not None, rivals.classes.shape[1]
     number = 0
@@ -91,7 +90,7 @@ def solve(problem: Problem, logits: Tensor, index: Tensor, effort: Effort, start
             best = best.closer(race(problem, entrants, effort.steps, laps, tick))
             number += len(entrants)
             continue
-        for steps in _parts(problem.norm, effort.steps, others - number) if divided else (effort.steps,):
+        for steps in _parts(problem.norm, effort.steps, others - number) if comparing else (effort.steps,):
             begin, target, aiming, known = _entrant(problem, rivals, number)
             if start == "random" and number == 0:
                 distance = rivals.distance if compared else distance_from_input(problem)

@@ -71,10 +71,10 @@ def nearest_rivals(problem: Problem, logits: Tensor, most: int) -> Rivals:
 def seen_from_start(problem: Problem, rivals: Rivals, number: int) -> Evaluation | None:
     """Return what evaluating the start with the aim ``number`` would give, if it is known from the comparison.
 
-    It is not for signed problems, where examples outside their class follow another function. A start beside the input
-    that is across already goes on aiming here; an evaluation would let it follow the class that it has crossed to.
+    A start beside the input that is across already goes on aiming here; an evaluation would let it follow the class
+    that it has crossed to.
     """
-    if rivals.values is None or rivals.gradients is None or problem.orientation is not None:
+    if rivals.values is None or rivals.gradients is None:
         return None
     logits = rivals.logits
     value = boundary_value(logits, problem.labels, problem.boundary, problem.beta).to(problem.origin.dtype)
@@ -113,7 +113,7 @@ def _linearised(problem: Problem, values: Tensor, gradients: Tensor) -> Tensor:
         way, needed = problem.project(problem.origin, gradient, value), value.abs()
         fall = (way * gradient).sum(dim=1).abs()
         far = norm_of(way, problem.norm) * (needed / fall).clamp(min=1)
-        rows.append(torch.where(fall > 0, far, torch.where(needed > 0, torch.inf, 0.0)))
+        rows.append(torch.where((fall > 0) & needed.isfinite(), far, torch.where(needed > 0, torch.inf, 0.0)))
     return torch.stack(rows)
 
 

@@ -64,6 +64,8 @@ class Walk(NamedTuple):
     warm: bool | Tensor
     """Who began nearly right."""
     best: Best
+    inner: Tensor
+    """The latest point on the input's side of the boundary, or the input."""
     trust: Tensor
     """Factors on the threshold, for p = 1."""
     normal: Tensor | None = None
@@ -72,6 +74,13 @@ class Walk(NamedTuple):
     """The last evaluation, for p = 1."""
     cuts: Cuts | None = None
     """The latest linearisations, once steps cut."""
+
+
+class Ends(NamedTuple):
+    """Two points with the boundary in between."""
+
+    best: Best
+    inner: Tensor
 
 
 def fast_search(
@@ -151,7 +160,7 @@ def set_out(problem: Problem, start: Tensor, target: Tensor | None = None, warm:
     aim = torch.ones_like(problem.labels, dtype=torch.bool)
     trust = torch.ones_like(problem.origin[:, 0])
     trust = torch.where(warm, TRUSTED, trust) if isinstance(warm, Tensor) else trust * (TRUSTED if warm else 1.0)
-    return Walk(start, target, aim, warm, problem.nothing(), trust)
+    return Walk(start, target, aim, warm, problem.nothing(), problem.origin, trust)
 
 
 def move(problem: Problem, walk: Walk, now: Evaluation, step: int, pace: Pace) -> Walk:
@@ -169,9 +178,9 @@ def move(problem: Problem, walk: Walk, now: Evaluation, step: int, pace: Pace) -
         setting = setting._replace(threshold=setting.threshold * trust)
         walk = walk._replace(trust=trust, before=(walk.x, now))
     take_step = compiled(_step) if problem.compiled and problem.norm != "l1" else _step
-    past = now.gradient if walk.normal is None else walk.normal
-    x, normal, best = take_step(problem, walk.x, now, past, walk.aim, walk.best, setting, ending)
-    return walk._replace(x=x, normal=normal, best=best, aim=now.aimed)
+    walk = walk if walk.normal is not None else walk._replace(normal=now.gradient)
+    x, normal, best, inner = take_step(problem, walk, now, setting, ending)
+    return walk._replace(x=x, normal=normal, best=best, inner=inner, aim=now.aimed)
 
 
 def _cut(problem: Problem, walk: Walk, now: Evaluation, setting: Setting) -> Walk:
@@ -195,18 +204,19 @@ def _cut(problem: Problem, walk: Walk, now: Evaluation, setting: Setting) -> Wal
 
 
 def _step(
-    problem: Problem, x: Tensor, now: Evaluation, past: Tensor, aim: Tensor, best: Best, setting: Setting, ending: bool
-) -> tuple[Tensor, Tensor, Best]:
-    """Return the next point, the normal of the hyperplane it was found with, and the best point so far.
+    problem: Problem, walk: Walk, now: Evaluation, setting: Setting, ending: bool
+) -> tuple[Tensor, Tensor, Best, Tensor]:
+    """Return the next point, the normal of the hyperplane it was found with, and the best and inner points so far.
 
     Tensor work alone, without a pass of the model: what a GPU runs as a few kernels when it is compiled.
     """
-    found = problem.candidate(x, now)
-    best = best.closer(found)
-    normal = _average(past, now.gradient, _same(problem, now, aim), setting.memory)
+    x, found = walk.x, problem.candidate(walk.x, now)
+    assert walk.normal is not None
+    normal = _average(walk.normal, now.gradient, _same(problem, now, walk.aim), setting.memory)
+    ends = Ends(walk.best.closer(found), torch.where((now.value < 0)[:, None], walk.inner, x))
     radius = setting.pull_back * found.distance  # infinite where nothing was crossed
-    x = _advance(problem, x, now, _as_steep(normal, now.gradient, WAY[problem.norm]), setting, radius, best)
-    return (_last(problem, x, best, setting) if ending else x), normal, best
+    moved = _advance(problem, x, now, _as_steep(normal, now.gradient, WAY[problem.norm]), setting, radius, ends)
+    return (_last(problem, moved, ends.best, setting) if ending else moved), normal, *ends
 
 
 def _same(problem: Problem, now: Evaluation, aim: Tensor) -> Tensor:
@@ -235,7 +245,7 @@ def _as_steep(normal: Tensor, gradient: Tensor, power: float) -> Tensor:
 
 
 def _advance(
-    problem: Problem, x: Tensor, now: Evaluation, normal: Tensor, setting: Setting, radius: Tensor, best: Best
+    problem: Problem, x: Tensor, now: Evaluation, normal: Tensor, setting: Setting, radius: Tensor, ends: Ends
 ) -> Tensor:
     origin = problem.origin
     base = origin + into_ball(x - origin, radius, problem.norm)
@@ -249,34 +259,38 @@ def _advance(
         near, far = (norm_of(way, problem.norm) for way in ways)
         share = (near / torch.where(near + far > 0, near + far, 1.0))[:, None]
         from_base, from_origin = ways.add_(starts)
-        moved = _between(problem, x, now, torch.lerp(from_base, from_origin, share), offset[1], setting, best)
+        moved = _between(problem, now, torch.lerp(from_base, from_origin, share), offset[1], setting, ends)
     return _usable(problem, moved, now)
 
 
 def _between(
-    problem: Problem, x: Tensor, now: Evaluation, moved: Tensor, at_origin: Tensor, setting: Setting, best: Best
+    problem: Problem, now: Evaluation, moved: Tensor, at_origin: Tensor, setting: Setting, ends: Ends
 ) -> Tensor:
     """Return the next points; where a linearisation shows no boundary between input and best point, one in between.
 
     Where a network saturates it is nearly flat on either side of its boundary: from across, the input seems to be
-    across as well, and from inside the boundary lies farther than the best point. Halving the way finds where it is.
+    across as well, and from inside the boundary lies farther than the best point. Halving the way from the latest point
+    inside to the best one finds where it is.
 
     Args:
         problem: the batch.
-        x: where it was linearised.
-        now: there.
+        now: where it was linearised, which is one of the ends.
         moved: where the linearisation leads.
         at_origin: its value at the inputs, ``[N]``.
         setting: of the step.
-        best: the best points so far, ``x`` among them.
+        ends: the best and the inner points.
     """
-    origin, across, distance = problem.origin, now.value < 0, best.distance
-    # Of a straight function no step ends farther away. Never where nothing was found.
-    ahead = problem.distance(moved) > ROUNDING * setting.overshoot * distance
-    inwards = origin + HALF * (best.points - origin)
-    outwards = torch.lerp(x, best.points, HALF)
-    moved = torch.where((across & (at_origin <= 0))[:, None], inwards, moved)
-    return torch.where((~across & ahead)[:, None], outwards, moved)
+    best, inner = ends
+    # Of a straight function no step ends farther away; where there is no slope at all, none is made.
+    ahead = problem.distance(moved) > ROUNDING * setting.overshoot * best.distance
+    flat = best.distance.isfinite() & (now.gradient.abs().amax(dim=1) == 0)
+    reach = problem.distance(inner)
+    begun = (reach > 0) & (reach < best.distance)
+    inner = torch.where(begun[:, None], inner, problem.origin)
+    # At first a search looks close to the input.
+    share = torch.where(begun, HALF, (setting.pull_back * torch.ones_like(reach)).clamp(max=HALF))
+    blind = torch.where(now.value < 0, at_origin <= 0, ahead | flat)
+    return torch.where(blind[:, None], torch.lerp(inner, best.points, share[:, None]), moved)
 
 
 def _usable(problem: Problem, moved: Tensor, now: Evaluation) -> Tensor:
