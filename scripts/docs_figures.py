@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import settings_figure
+import trials_figure
 from dynamics_tables import MODELS, RADIUS, plotted, read
 from published_tables import COLUMNS, FIGURES, RESULTS, difference, evaluation_of, groups, records_of
 
@@ -151,6 +152,7 @@ DRAWINGS = {
     "methods-against-at": Drawing(run_files, against_at),
     "methods-trade-off": Drawing(run_files, trade_off),
     "settings-against-base": Drawing(settings_figure.files, settings_figure.against_base),
+    "trials-against-first": Drawing(trials_figure.files, trials_figure.against_first),
     "dynamics-scatter": Drawing(update_files, lambda: margin_speed_scatter(clouds(), Radius("8/255"), "gradient")),
     "dynamics-bars": Drawing(update_files, lambda: speed_bars(clouds(), edges(), "/255", "gradient")),
     "whole-training": Drawing(

@@ -32,6 +32,8 @@ COLUMNS = (CLEAN, *RADII)
 OWN = ("DyART-AWP", "DyART, outside 0.25, lam 400", "natural")  # not among the paper's robust methods
 NOT_YET = "not run yet"
 PAPERS = "the paper"
+# In brackets: how many shared the GPU, where several did; each is slower then.
+EFFORT = ("epochs", "s per epoch (runs at a time)", "training, s")
 Records = Mapping[str, list[dict[str, Any]]]
 
 
@@ -94,8 +96,7 @@ def methods(name: str) -> str:
         last = cell(values_of(records, group.radius, which="last"))
         seeds = str(len(records)) if len(records) == len(runs) else f"{len(records)} of {len(runs)}"
         lines.append([runs[0].label, seeds, *accuracies, last, *effort(records), links(records)])
-    times = ["epochs", "s per epoch", "training, s"]
-    head = ["", "seeds", "clean, %", *group.radii, f"{group.radius}, last", *times, "JSON"]
+    head = ["", "seeds", "clean, %", *group.radii, f"{group.radius}, last", *EFFORT, "JSON"]
     return grid_of_runs("Accuracies", head, lines)
 
 
@@ -105,12 +106,12 @@ def _best(found: Records, column: str) -> str | None:
 
 
 def effort(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return epochs, seconds of each and seconds in all."""
+    """Return the cells below ``EFFORT``."""
     burn_in = records[0].get("burn_in", 0)
     epochs = f"{burn_in} + {records[0]['epochs'] - burn_in}" if burn_in else str(records[0]["epochs"])
     each = mean(record["seconds_per_epoch"] for record in records)
-    together = max(record.get("together", 1) for record in records)  # on one GPU: each is slower than alone
-    beside = f" ({together} at a time)" if together > 1 else ""
+    together = max(record.get("together", 1) for record in records)
+    beside = f" ({together})" if together > 1 else ""
     return [epochs, f"{each:.1f}{beside}", f"{mean(record['wall_seconds'] for record in records):.0f}{beside}"]
 
 

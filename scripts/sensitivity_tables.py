@@ -38,7 +38,7 @@ def axis(key: str) -> str:
         accuracies = [published.cell(published.values_of(records, column)) for column in published.COLUMNS]
         times = [f"{100 * held_out:.1f}", published.effort(records)[1]]
         lines.append([first, *accuracies, *times, published.links(records)])
-    head = [f"`{key}`", "clean, %", *published.RADII, "hold-out, PGD-20", "s per epoch", "JSON, seed"]
+    head = [f"`{key}`", "clean, %", *published.RADII, "hold-out, PGD-20", published.EFFORT[1], "JSON, seed"]
     return published.grid_of_runs("Runs along this setting", head, lines)
 
 
