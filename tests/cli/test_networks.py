@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import shutil
 import types
 
 import numpy as np
@@ -297,6 +298,13 @@ def test_the_recorded_accuracy_is_that_of_the_best_checkpoint_on_its_own_data(ru
     known = [recorded_accuracy(path, data) for path in others]
     assert sum(value is not None for value in known) == 1
     assert best[3] == run
+
+
+@pytest.mark.parametrize("content", ["", '{"clean": 0.', "[]", "null"])
+def test_a_damaged_record_has_no_accuracy(run, tmp_path, content):
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "evaluation.json").write_text(content)
+    assert recorded_accuracy(tmp_path / "run", load("three-blobs")) is None
 
 
 NETWORK = "from torch import nn\n\ndef make(classes, shape):\n    return nn.Linear(shape[0], classes)\n"

@@ -211,6 +211,20 @@ def test_the_first_of_the_bad_steps_in_a_row_is_told_and_not_one_long_ago():
     assert error.value.step == 61
 
 
+def test_broken_weights_are_not_blamed_on_a_step_that_was_skipped():
+    model = torch.nn.Linear(2, 1)
+    guard = Guard(model, torch.device("cpu"), skip=True, waits=True)
+    for step in range(1, 10):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, torch.nan if step == 3 else 1.0)
+        guard.look(step, torch.tensor(1.0), guard.clip(torch.inf))
+    with torch.no_grad():
+        model.bias.fill_(torch.inf)
+    with pytest.raises(NotFiniteError, match="the weights bias") as error:
+        guard.check(weights=True)
+    assert error.value.step == -1, "now"
+
+
 @pytest.mark.parametrize("skip", [False, True])
 def test_a_step_asks_the_device_for_no_value(monkeypatch, skip):
     """What would make the host wait for a GPU: any tensor that becomes a number of Python's."""

@@ -5,7 +5,7 @@ import os
 import re
 
 import pytest
-from page_cases import Outline, evaluation, write_run
+from page_cases import Outline, alarm, evaluation, write_run
 
 from dyart.report.page import write_page
 from dyart.report.page.run import read_runs
@@ -32,7 +32,7 @@ def test_every_evaluation_of_a_run_is_told(tmp_path):
     others = {
         "evaluation-100": evaluation() | {"images": 100, "drawn_from": 200, "clean": 0.79},
         "evaluation-100-margins": evaluation() | {"norm": "l2", "attack": "boundary search", "robust": {"0.5": 0.3}},
-        "evaluation-pgd": evaluation() | {"attack": "PGD", "alarms": ["PGD stops early."]},
+        "evaluation-pgd": evaluation() | {"attack": "PGD", "alarms": [alarm("PGD stops early.")]},
     }
     for name, record in others.items():
         (folder / name).mkdir()
@@ -41,6 +41,7 @@ def test_every_evaluation_of_a_run_is_told(tmp_path):
     assert text.count("also evaluated") == 3
     assert "also evaluated in L∞ on 100 of 200 test images (evaluation-100; APGD): clean 79.0" in text
     assert "also evaluated in L2 on 200 test images (evaluation-100-margins; boundary search): clean 80.0" in text
+    assert "77000111" not in text, "the examples of an alarm are in the record"
     assert re.search(r"also evaluated in L∞ on 200 test images \(evaluation-pgd; PGD\): [^:]* PGD stops early\.", text)
     (folder / "evaluation.json").write_text(json.dumps(evaluation() | {"norm": "l1"}))
     (run,) = read_runs([folder])

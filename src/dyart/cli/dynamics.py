@@ -15,7 +15,7 @@ from dyart.attacks.radii import check_unit
 from dyart.attacks.radius import Radius
 from dyart.cli.dynamics_networks import check_step, name_apart, open_sources, split_of
 from dyart.cli.look import look_at
-from dyart.cli.places import free_folder, make_folder, read_record
+from dyart.cli.places import free_folder, make_folder
 from dyart.data.loader import Batch
 from dyart.dynamics import files
 from dyart.dynamics.settings import REACH, Chosen, parse_overrides, plain
@@ -23,6 +23,7 @@ from dyart.dynamics.shares import margin_edges
 from dyart.dynamics.source import Source, batches_of, methods_of, optimizer_of, rows_of
 from dyart.dynamics.step import Dynamics, measure
 from dyart.dynamics.table import table
+from dyart.engine.files import read_object
 from dyart.evaluation.examples import data_digest, model_digest
 from dyart.report.bars import write_bars
 from dyart.report.scatter import Cloud, clouds_of, write_scatter
@@ -192,7 +193,7 @@ def _measure(plan: Plan, folder: Path, aim: Aim, options: argparse.Namespace) ->
 
 def _changed(path: Path, settings: dict[str, Any]) -> list[str]:
     """Return the settings in which an earlier record differs from a new one; none where there is no record."""
-    stored = read_record(path)
+    stored = read_object(path)
     if stored is None:
         return []
     methods = stored.get("methods", {})

@@ -4,7 +4,6 @@ A command calls ``add_network_options`` for its arguments, ``named_network`` and
 """
 
 import argparse
-import json
 import os
 import sys
 from collections import OrderedDict
@@ -24,10 +23,12 @@ from dyart.data.ranks import align
 from dyart.data.sets import Indices
 from dyart.engine.checkpoint import MANIFEST
 from dyart.engine.fabric import make_fabric
+from dyart.engine.files import read_object
 from dyart.engine.fingerprint import check_names
 from dyart.engine.run import make_model
 from dyart.engine.stored import CONFIG, RunError, averaged_weights, checkpoint_of, read_config, run_folder
 from dyart.engine.weights import WEIGHTS, check_weights_file, fit_weights, read_weights
+from dyart.evaluation.records import FILE as EVALUATION
 from dyart.models import NAMES, InputNormalization, build, described
 from dyart.models.factory import call_factory, is_factory, load_factory, unused_normalisation
 from dyart.models.scale import in_unit_scale, listed
@@ -42,8 +43,6 @@ __all__ = [
     "refuse_without_model",
     "test_examples",
 ]
-
-EVALUATION = "evaluation.json"
 
 
 def named_network(
@@ -362,9 +361,9 @@ def recorded_accuracy(place: Path | None, data: DataSet) -> float | None:
         return None
     folder = run_folder(place)
     path = folder / EVALUATION
-    if not path.is_file() or checkpoint_of(place) != checkpoint_of(folder):
+    if checkpoint_of(place) != checkpoint_of(folder):
         return None
-    recorded = json.loads(path.read_text(encoding="utf-8"))
+    recorded = read_object(path) or {}
     clean = recorded.get("clean")
     same = recorded.get("data") == data.name and recorded.get("checkpoint") == "best"
     return float(clean) if same and isinstance(clean, int | float) else None

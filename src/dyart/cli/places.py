@@ -1,7 +1,6 @@
 """Where a command's records go where no ``--out`` says so: none is lost to one of something else, or of less."""
 
 import argparse
-import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator
@@ -9,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from dyart.engine.files import read_object
 from dyart.evaluation.records import FILE as EVALUATION
 from dyart.evaluation.tiers import ATTACKS
 
@@ -63,7 +63,7 @@ def evaluation_folder(
         return base, ""
     beside = (run or Path()) / "-".join(["evaluation", *words, options.attack])
     for place in _numbered(base, beside):
-        stored = read_record(place / EVALUATION)
+        stored = read_object(place / EVALUATION)
         if stored is None or stored.get("asked") == asked or _makes_room(stored, asked):
             break
         if place == run and _outdone(stored, asked):  # of other weights, too: a run has one best epoch
@@ -101,7 +101,7 @@ def check_free(folder: Path, asked: Record) -> None:
     Raises:
         ValueError: it does; the message says what to do.
     """
-    stored = read_record(folder / EVALUATION)
+    stored = read_object(folder / EVALUATION)
     if stored is None or stored.get("asked") == asked:
         return
     if not _makes_room(stored, asked):
@@ -141,7 +141,7 @@ def _stays(path: Path, data: str, examples: int, options: argparse.Namespace) ->
 
 def _outgrown(path: Path, data: str, examples: int, options: argparse.Namespace) -> bool:
     """Say whether a search's file is of the same question, and of as many examples at most."""
-    stored = read_record(path.with_suffix(".json"))
+    stored = read_object(path.with_suffix(".json"))
     if stored is None:  # without settings, only its length can be told
         return examples >= _lines(path)
     settings = stored.get("settings", {})
@@ -169,7 +169,7 @@ def second_stays(path: Path, solver: str | None, examples: int | None = None) ->
         return f"{second} is a folder"
     if not _of_search(second):
         return f"{second} is not of a search"
-    if set(read_record(second.with_suffix(".json")) or ()) >= PARTS:
+    if set(read_object(second.with_suffix(".json")) or ()) >= PARTS:
         return f"{second} is of a search of its own"
     return f"{second} is of more examples" if examples is not None and _lines(second) > examples else ""
 
@@ -191,14 +191,14 @@ def foreign(path: Path) -> Path | None:
         path: of the CSV file.
     """
     record = path.with_suffix(".json")
-    if record.is_file() and not set(read_record(record) or ()) >= PARTS:
+    if record.is_file() and not set(read_object(record) or ()) >= PARTS:
         return record
     return path if path.is_file() and not _of_search(path) else None
 
 
 def replaced(path: Path) -> str:
     """Return what record of a search a new one will replace, in words; "" where there is none."""
-    stored = read_record(path.with_suffix(".json")) if path.is_file() else None
+    stored = read_object(path.with_suffix(".json")) if path.is_file() else None
     if not stored or "summary" not in stored:
         return ""
     examples, norm = stored["summary"].get("examples"), stored.get("settings", {}).get("norm")
@@ -240,15 +240,6 @@ def _outdone(stored: Record, asked: Record) -> bool:
     if tier not in ATTACKS or old.get("network", asked["network"]) != asked["network"]:
         return True
     return ATTACKS.index(tier) < ATTACKS.index(asked["attack"])  # they are listed from quick to thorough
-
-
-def read_record(path: Path) -> Record | None:
-    """Return a record; None where there is none, or one that nobody can read."""
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return stored if isinstance(stored, dict) else None
 
 
 def _plain(value: object) -> object:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import math
 import zipfile
 from pathlib import Path
@@ -13,7 +12,7 @@ from torch import Tensor
 from dyart.dynamics.pictures import packed
 from dyart.dynamics.shares import Paired, Share, paired, share, shares
 from dyart.dynamics.step import Dynamics
-from dyart.engine.files import write_json, write_whole
+from dyart.engine.files import read_object, write_json, write_whole
 
 CSV, JSON, NPZ = "dynamics.csv", "dynamics.json", "dynamics.npz"
 PICTURES = 2000
@@ -66,11 +65,7 @@ def _is_csv(path: Path) -> bool:
 
 
 def _is_summary(path: Path) -> bool:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        return False
-    return isinstance(content, dict) and content.keys() >= PARTS
+    return (read_object(path) or {}).keys() >= PARTS
 
 
 def _is_pictures(path: Path) -> bool:

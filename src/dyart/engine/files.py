@@ -6,6 +6,15 @@ from pathlib import Path
 from typing import Any
 
 
+def read_object(path: Path) -> dict[str, Any] | None:
+    """Return the object in a JSON file; None where there is none, or one that nobody can read."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
 def write_json(path: Path, value: Any) -> None:  # noqa: ANN401
     """Write a JSON file whole or not at all."""
     write_whole(path, json.dumps(value, indent=2) + "\n")

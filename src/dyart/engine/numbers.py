@@ -110,7 +110,7 @@ class Guard:
         if step >= 0 and not self.skip:
             raise NotFiniteError(step, self._words(unchanged))
         if weights and (broken := self._broken()):
-            raise NotFiniteError(step, f"the weights {_some(broken)}")
+            raise NotFiniteError(-1, f"the weights {_some(broken)}")  # now: an earlier bad step was skipped
 
     def _words(self, unchanged: bool) -> str:
         gradients = [name for name, good in zip(self.names, self.norms.isfinite().tolist(), strict=True) if not good]

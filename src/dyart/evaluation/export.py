@@ -14,11 +14,12 @@ from torch import nn
 from dyart.boundary.model import logits_of
 from dyart.data import DataSet, load
 from dyart.data.loader import as_tensors
-from dyart.engine.files import write_json, write_whole
+from dyart.engine.files import read_object, write_json, write_whole
 from dyart.engine.run import make_model
 from dyart.engine.stored import RunError, averaged_weights, checkpoint_of, load_weights, read_config, run_folder
 from dyart.evaluation.card import card
 from dyart.evaluation.examples import model_digest
+from dyart.evaluation.records import FILE
 from dyart.evaluation.submission import submission
 from dyart.models import described
 from dyart.models.factory import is_factory
@@ -205,11 +206,10 @@ def _check(model: nn.Module, out: Path, data: DataSet, config: Config) -> None:
 
 def _evaluation(folder: Path, checkpoint: Path, data: DataSet, model: nn.Module) -> dict[str, Any]:
     """Return the run's record of an evaluation, if it is of the exported weights and on their data; else nothing."""
-    path = folder / "evaluation.json"
-    if not path.is_file() or checkpoint != checkpoint_of(folder):
+    if checkpoint != checkpoint_of(folder):
         return {}
-    recorded = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(recorded, dict) or (recorded.get("data"), recorded.get("checkpoint")) != (data.name, "best"):
+    recorded = read_object(folder / FILE) or {}
+    if (recorded.get("data"), recorded.get("checkpoint")) != (data.name, "best"):
         return {}
     # A training that went on after it was measured may have other weights by now.
     network = recorded.get("asked", recorded).get("network")

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import io
-import json
 import platform
 from collections.abc import Mapping
 from importlib import metadata
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dyart.engine.files import write_json, write_whole
+from dyart.engine.files import read_object, write_json, write_whole
 from dyart.evaluation.alarms import alarm_flags
 from dyart.evaluation.intervals import wilson
 from dyart.evaluation.result import Evaluation
@@ -39,11 +38,8 @@ def write_records(result: Evaluation, folder: Path) -> None:
 
 def earlier(folder: Path, keys: tuple[str, ...]) -> dict[str, Any]:
     """Return some entries of the record that a folder has already; none where there is no readable one."""
-    try:
-        stored = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return {key: stored[key] for key in keys if key in stored} if isinstance(stored, dict) else {}
+    stored = read_object(folder / FILE) or {}
+    return {key: stored[key] for key in keys if key in stored}
 
 
 def write_flags(folder: Path, correct: Flags, resisting: Mapping[str, Flags]) -> None:

@@ -157,7 +157,7 @@ def read_accuracy(path: Path) -> Accuracy:
         images=images,
         clean=share("clean", content["clean"]),
         robust=dict(sorted(robust.items())),
-        alarms=[str(alarm) for alarm in content.get("alarms", [])],
+        alarms=[str(alarm["message"]) for alarm in content.get("alarms", [])],
         folder=path.parent.name,
         drawn_from=content.get("drawn_from"),
         checkpoint=checkpoint_name(content),
