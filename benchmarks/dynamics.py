@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dyart.attacks.accuracy import resists_pgd
 from dyart.data.loader import as_tensors
 from dyart.dynamics.files import summarize
 from dyart.dynamics.movement import Search, movement, weights_of
@@ -33,7 +34,6 @@ from dyart.dynamics.source import Source, batches_of, open_source, optimizer_of
 from dyart.dynamics.step import Dynamics, measure, method_update
 from dyart.engine.run import train
 from dyart.engine.stored import checkpoint_of
-from dyart.evaluation.curve import accuracy_under_pgd
 from dyart.recipes import resolve
 from dyart.report.bars import speed_bars
 from dyart.report.scatter import Cloud
@@ -103,10 +103,10 @@ def measured_on(source: Source, seed: int) -> tuple[Dynamics, dict[str, Any]]:
     methods = {name: one.method for name, one in chosen.items()}
     measured = measure(source.model, batches, methods, steps=SEARCH_STEPS)
     inputs, labels = as_tensors(source.data.test, slice(0, TEST_IMAGES), DEVICE)
-    robust = accuracy_under_pgd(source.model, inputs, labels, [RADIUS])
+    robust = resists_pgd(source.model, inputs, labels, RADIUS).float().mean().item()
     with torch.no_grad():
         clean = (source.model(inputs).argmax(dim=1) == labels).float().mean().item()
-    record: dict[str, Any] = {"clean": clean, "robust": {str(r): value for r, value in robust.items()}}
+    record: dict[str, Any] = {"clean": clean, "robust": {str(RADIUS): robust}}
     for radius, names in COMPARISONS.items():
         part = dataclasses.replace(measured, speeds={name: measured.speeds[name] for name in names})
         record[f"radius {radius:.4g}"] = summarize(part, radius, margin_edges(radius), names[0])

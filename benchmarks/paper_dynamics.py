@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dyart.attacks.accuracy import correct
+from dyart.attacks.accuracy import correct, resists_pgd
 from dyart.attacks.radius import Radius
 from dyart.data.loader import as_tensors
 from dyart.dynamics import files
@@ -33,7 +33,6 @@ from dyart.engine.display import Display
 from dyart.engine.fabric import make_fabric
 from dyart.engine.metrics import Record
 from dyart.engine.stored import checkpoint_of
-from dyart.evaluation.curve import accuracy_under_pgd
 from dyart.recipes import resolve
 from harness import write
 from stops import OutOfTimeError, train_until
@@ -88,7 +87,7 @@ def tested(source: Source, radius: Radius, images: int) -> dict[str, Any]:
     """Return clean accuracy and that under PGD-20 (margin loss) of a network's raw weights on the first test images."""
     inputs, labels = as_tensors(source.data.test, slice(0, images), source.device)
     clean = correct(source.model, inputs, labels, TEST_BATCH).float().mean().item()
-    robust = accuracy_under_pgd(source.model, inputs, labels, [radius])[radius]
+    robust = resists_pgd(source.model, inputs, labels, radius).float().mean().item()
     return {"test_images": len(labels), "clean": clean, "robust": {str(radius): robust}}
 
 

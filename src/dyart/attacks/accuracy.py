@@ -1,11 +1,12 @@
 """Which examples a classifier gets right, as they are and under PGD: the quick measure for selection."""
 
 from collections.abc import Callable
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from dyart.attacks.pgd import negative_margin, pgd
+from dyart.attacks.pgd import BallSettings, negative_margin, pgd
 from dyart.boundary.memory import Pieces
 from dyart.boundary.model import Model, evaluation_mode, logits_of, ordinary, unchanged
 from dyart.boundary.norms import Norm
@@ -26,10 +27,8 @@ def resists_pgd(
     radius: float,
     *,
     steps: int = PGD_STEPS,
-    step_size: float | None = None,
     norm: Norm = "linf",
     key: int = 0,
-    index: Tensor | None = None,
     bounds: Bounds = (0.0, 1.0),
     batch_size: int = 512,
 ) -> Tensor:
@@ -43,18 +42,15 @@ def resists_pgd(
         inputs: ``[N, ...]``.
         labels: ``[N]``.
         radius: of the ball.
-        steps: of PGD, from a uniform start.
-        step_size: None: a quarter of the radius.
+        steps: of PGD, from a uniform start, a quarter of the radius each.
         norm: ``"linf"`` or ``"l2"``.
-        key: of the start's draws.
-        index: the examples' names in those draws; None: their places.
+        key: of the start's draws, with the examples' places.
         bounds: the box.
         batch_size: examples at a time.
     """
 
     def resists(x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-        names = rows if index is None else index[rows]
-        return judged(model, x, y, radius, steps, step_size, norm=norm, key=key, index=names, bounds=bounds)[1]
+        return judged(model, x, y, radius, steps, norm=norm, key=key, index=rows, bounds=bounds)[1]
 
     return _in_batches(resists, model, inputs, labels, batch_size)
 
@@ -65,15 +61,9 @@ def judged(
     labels: Tensor,
     radius: float,
     steps: int = PGD_STEPS,
-    step_size: float | None = None,
-    *,
-    norm: Norm = "linf",
-    key: int | Tensor = 0,
-    index: Tensor | None = None,
-    bounds: Bounds = (0.0, 1.0),
-    compile: bool = False,
+    **settings: Unpack[BallSettings],
 ) -> tuple[Tensor, Tensor]:
-    """Return which examples of one batch are classified as labelled: as they are, and also after ``resists_pgd``'s PGD.
+    """Return which examples of one batch are classified as labelled: as they are, and also at ``margin_pgd``'s points.
 
     The model runs as it is, in the mode that the caller sets. Static shapes and no host synchronisation: it can be
     captured. Cost: ``steps + 2`` forward and ``steps`` backward passes.
@@ -83,31 +73,24 @@ def judged(
         inputs: ``[N, ...]``.
         labels: ``[N]``.
         radius: of the ball.
-        steps: of PGD, from a uniform start.
-        step_size: None: a quarter of the radius.
-        norm: ``"linf"`` or ``"l2"``.
-        key: of the start's draws.
-        index: the examples' names in those draws; None: their places.
-        bounds: the box.
-        compile: compile the steps' own tensor work: for a GPU.
+        steps: of PGD.
+        settings: of ``pgd``.
     """
-    stride = radius / 4 if step_size is None else step_size
     clean = _predicted(model, inputs) == labels
-    points = pgd(
-        model,
-        inputs,
-        labels,
-        radius,
-        steps,
-        stride,
-        norm=norm,
-        objective=negative_margin,
-        key=key,
-        index=index,
-        bounds=bounds,
-        compile=compile,
-    )
+    points = margin_pgd(model, inputs, labels, radius, steps, **settings)
     return clean, clean & (_predicted(model, points) == labels)
+
+
+def margin_pgd(
+    model: Model,
+    inputs: Tensor,
+    labels: Tensor,
+    radius: float | Tensor,
+    steps: int = PGD_STEPS,
+    **settings: Unpack[BallSettings],
+) -> Tensor:
+    """Return the points of ``pgd`` on the margin loss from a uniform start, with steps of a quarter of the radius."""
+    return pgd(model, inputs, labels, radius, steps, radius / 4, objective=negative_margin, **settings)
 
 
 def _predicted(model: Model, inputs: Tensor) -> Tensor:

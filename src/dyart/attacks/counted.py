@@ -9,14 +9,14 @@ and not looked at. Two ways to count:
 They differ where an example is fooled and comes back. Both are from 0 to K, and cost PGD's own passes alone.
 """
 
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
-from dyart.attacks.pgd import AttackNorm, Objective, Start, cross_entropy, pgd
+from dyart.attacks.pgd import PGDSettings, pgd
 from dyart.boundary.model import Model
-from dyart.boundary.validation import Bounds, check_choice
+from dyart.boundary.validation import check_choice
 
 Count = Literal["correct", "first-error"]
 
@@ -32,13 +32,7 @@ def counted_pgd(
     step_size: float | Tensor | None = None,
     *,
     count: Count = "correct",
-    norm: AttackNorm = "linf",
-    objective: Objective = cross_entropy,
-    start: Start = "uniform",
-    key: int | Tensor = 0,
-    index: Tensor | None = None,
-    bounds: Bounds = (0.0, 1.0),
-    compile: bool = False,
+    **settings: Unpack[PGDSettings],
 ) -> tuple[Tensor, Tensor]:
     """Return the points of ``pgd``, whose arguments these are, and every example's count, int64 ``[N]``.
 
@@ -50,13 +44,7 @@ def counted_pgd(
         steps: passes.
         step_size: of a step; None: 2.5 radii over the steps.
         count: what is counted: ``"correct"`` or ``"first-error"``.
-        norm: ``"linf"`` or ``"l2"``.
-        objective: what every example raises.
-        start: ``"uniform"``, ``"normal"`` or ``"input"``.
-        key: of the draws.
-        index: the examples' names in the draws.
-        bounds: the box.
-        compile: compile the steps' own tensor work.
+        settings: of ``pgd``.
 
     Raises:
         ValueError: what ``pgd`` raises, or an unknown count.
@@ -71,20 +59,5 @@ def counted_pgd(
             right = resisting.logical_and_(right)
         kappa.add_(right)
 
-    points = pgd(
-        model,
-        inputs,
-        labels,
-        radius,
-        steps,
-        step_size,
-        norm=norm,
-        objective=objective,
-        start=start,
-        key=key,
-        index=index,
-        bounds=bounds,
-        watch=watch,
-        compile=compile,
-    )
+    points = pgd(model, inputs, labels, radius, steps, step_size, watch=watch, **settings)
     return points, kappa

@@ -13,12 +13,14 @@ Examples that have stopped are masked, not taken out of the batch: static shapes
 passes as PGD whatever tau is.
 """
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
-from dyart.attacks.pgd import AttackNorm, Objective, Start, cross_entropy, pgd
+from dyart.attacks.pgd import PGDSettings, pgd
 from dyart.boundary.model import Model
-from dyart.boundary.validation import Bounds, check_count
+from dyart.boundary.validation import check_count
 
 
 def early_stopped_pgd(
@@ -30,14 +32,7 @@ def early_stopped_pgd(
     step_size: float | Tensor | None = None,
     *,
     tau: int = 0,
-    noise: float = 0.0,
-    norm: AttackNorm = "linf",
-    objective: Objective = cross_entropy,
-    start: Start = "uniform",
-    key: int | Tensor = 0,
-    index: Tensor | None = None,
-    bounds: Bounds = (0.0, 1.0),
-    compile: bool = False,
+    **settings: Unpack[PGDSettings],
 ) -> tuple[Tensor, Tensor]:
     """Return points within ``radius`` of the inputs, and how many steps every example took, int64 ``[N]``.
 
@@ -51,14 +46,7 @@ def early_stopped_pgd(
         steps: at most.
         step_size: of a step; None: 2.5 radii over the steps.
         tau: steps beyond the first error.
-        noise: deviation of what is added to every step (the paper's omega), a function of key, index and step.
-        norm: ``"linf"`` or ``"l2"``.
-        objective: what every example raises.
-        start: ``"uniform"``, ``"normal"`` or ``"input"``.
-        key: of the draws of start and noise.
-        index: the examples' names in the draws.
-        bounds: the box.
-        compile: compile the steps' own tensor work.
+        settings: of ``pgd``; its ``noise`` is the paper's omega.
 
     Raises:
         ValueError: what ``pgd`` raises, or a negative tau.
@@ -74,21 +62,5 @@ def early_stopped_pgd(
         taken.add_(moving)
         return moving
 
-    points = pgd(
-        model,
-        inputs,
-        labels,
-        radius,
-        steps,
-        step_size,
-        norm=norm,
-        objective=objective,
-        start=start,
-        key=key,
-        index=index,
-        bounds=bounds,
-        noise=noise,
-        watch=watch,
-        compile=compile,
-    )
+    points = pgd(model, inputs, labels, radius, steps, step_size, watch=watch, **settings)
     return points, taken

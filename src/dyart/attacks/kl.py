@@ -5,16 +5,16 @@ KL(p(x) || p(x')) = sum_k p_k(x) (log p_k(x) - log p_k(x'))
 At x' = x it is 0 and so is its gradient: an attack on it needs a random start.
 """
 
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dyart.attacks.pgd import AttackNorm, Objective, pgd
+from dyart.attacks.pgd import BallSettings, Objective, pgd
 from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, logits_of
-from dyart.boundary.validation import Bounds, check_choice
+from dyart.boundary.validation import check_choice
 
 RandomStart = Literal["uniform", "normal"]
 
@@ -63,12 +63,8 @@ def kl_pgd(
     steps: int = 10,
     step_size: float | Tensor | None = None,
     *,
-    norm: AttackNorm = "linf",
     start: RandomStart = "normal",
-    key: int | Tensor = 0,
-    index: Tensor | None = None,
-    bounds: Bounds = (0.0, 1.0),
-    compile: bool = False,
+    **settings: Unpack[BallSettings],
 ) -> Tensor:
     """Return points within ``radius`` of the inputs that are predicted otherwise: PGD on the KL divergence.
 
@@ -80,18 +76,4 @@ def kl_pgd(
     """
     check_choice("start", start, RANDOM_STARTS)
     objective = kl_from(constant_logits(model, inputs))
-    return pgd(
-        model,
-        inputs,
-        labels,
-        radius,
-        steps,
-        step_size,
-        norm=norm,
-        objective=objective,
-        start=start,
-        key=key,
-        index=index,
-        bounds=bounds,
-        compile=compile,
-    )
+    return pgd(model, inputs, labels, radius, steps, step_size, objective=objective, start=start, **settings)

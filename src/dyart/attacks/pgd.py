@@ -5,8 +5,8 @@ Every step is one forward and one backward pass to the inputs; static shapes, no
 """
 
 import math
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from dyart.boundary.kernels import compiled
 from dyart.boundary.margins import at_least_float32, logit_margin
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.norms import Norm
-from dyart.boundary.validation import Bounds, as_bounds, check_choice, check_count
+from dyart.boundary.validation import Bounds, as_bounds, check_choice, check_count, check_positive
 from dyart.data import draws
 
 Start = Literal["uniform", "normal", "input"]
@@ -25,9 +25,39 @@ AttackNorm = Literal["linf", "l2"]
 Objective = Callable[[Tensor, Tensor], Tensor]
 Watch = Callable[[Tensor, Tensor], Tensor | None]
 
+
+class BallSettings(TypedDict, total=False):
+    """Arguments that ``pgd`` and its relatives take by name; ``pgd`` says what they mean."""
+
+    norm: Norm
+    key: int | Tensor
+    index: Tensor | None
+    bounds: Bounds
+    noise: float
+    compile: bool
+
+
+class PGDSettings(BallSettings, total=False):
+    """With those that an attack on the KL divergence has its own of."""
+
+    objective: Objective
+    start: Start
+
+
 STARTS: tuple[Start, ...] = ("uniform", "normal", "input")
 ATTACK_NORMS: tuple[AttackNorm, ...] = ("linf", "l2")
 NORMAL_START = 0.001
+
+
+def check_pgd(
+    radius: float, steps: int, step_size: float, norm: str, start: str, starts: Sequence[str] = STARTS
+) -> None:
+    """Raise unless these are settings of PGD that a method can train with."""
+    check_positive("radius", radius)
+    check_positive("step_size", step_size)
+    check_count("steps", steps, 1)
+    check_choice("norm", norm, ATTACK_NORMS)
+    check_choice("start", start, starts)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -118,8 +148,8 @@ def _climb(
 ) -> tuple[Tensor, Tensor]:
     """Return the points after one step, and its gradient: tensor work alone, without a pass of the model.
 
-    Where the gradient is NaN, the last ``usable`` one is followed on. So it is where it is infinite, for L2: a sign it
-    has, a direction it has not.
+    Where the gradient is NaN, the last ``usable`` one is followed. For L2 also where it is infinite: such a gradient
+    still has signs, which L-inf needs, but no direction.
     """
     lost = gradient.isnan() if norm == "linf" else ~gradient.isfinite()
     gradient = torch.where(lost, usable, gradient)

@@ -43,6 +43,14 @@ def check_count(name: str, value: int, least: int) -> None:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
+def check_weight(name: str, value: float) -> None:
+    """Raise unless ``value``, such as the weight of a part of a loss, is finite and not negative."""
+    if not isinstance(value, numbers.Real):
+        raise ValueError(f"{name} must be at least 0 and finite, got {value!r}, which is no number")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be at least 0 and finite, got {value}")
+
+
 def check_inputs(inputs: Tensor, bounds: Bounds) -> None:
     """Raise unless ``inputs`` is a finite floating-point batch inside the bounds."""
     if not isinstance(inputs, Tensor):

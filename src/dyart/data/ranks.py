@@ -126,10 +126,6 @@ class Team:
         dist.all_gather_object(found, value)
         return found
 
-    def first(self, value: Any) -> Any:  # noqa: ANN401
-        """Return what the first process has here."""
-        return self.every(value if self.rank == 0 else None)[0]
-
     def do(self, works: Sequence[Callable[[], Result]]) -> list[Result]:
         """Return the results of all pieces of work, in their order, of which each process does every ``count``-th.
 

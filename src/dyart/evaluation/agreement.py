@@ -22,10 +22,9 @@ class Agreement:
     ratio: float
     """Mean over examples; above 1 the first search's points are farther."""
     agree: int
-    """Examples whose margins differ by at most ``tolerance``."""
+    """Examples whose margins differ by at most ``TOLERANCE``."""
     first_closer: int
     second_closer: int
-    tolerance: float
     worst: tuple[tuple[int, float, float], ...]
     """Example and both margins, where the first search is farthest behind."""
 
@@ -38,7 +37,7 @@ class Agreement:
         ]
         if self.both:
             lines.append(
-                f"  margins within {self.tolerance:.0%} of each other: {self.agree} ({self.agree / self.both:.1%}); "
+                f"  margins within {TOLERANCE:.0%} of each other: {self.agree} ({self.agree / self.both:.1%}); "
                 f"{one} closer by more: {self.first_closer}, {two} closer by more: {self.second_closer}; "
                 f"mean ratio {one} / {two}: {self.ratio:.3f}"
             )
@@ -47,9 +46,7 @@ class Agreement:
         return "\n".join(lines)
 
 
-def compare(
-    first: BoundaryPoints, second: BoundaryPoints, first_name: str, second_name: str, tolerance: float = TOLERANCE
-) -> Agreement:
+def compare(first: BoundaryPoints, second: BoundaryPoints, first_name: str, second_name: str) -> Agreement:
     """Return how two searches of the same examples compare.
 
     Both margins are upper bounds of the true one, so the smaller is always the better.
@@ -72,11 +69,10 @@ def compare(
         only_first=int((first.found & ~second.found).sum()),
         only_second=int((second.found & ~first.found).sum()),
         ratio=ratio.mean().item() if len(ratio) else float("nan"),
-        agree=int((torch.maximum(ratio, 1 / ratio) <= 1 + tolerance).sum()),
-        first_closer=int((ratio < 1 / (1 + tolerance)).sum()),
-        second_closer=int((ratio > 1 + tolerance).sum()),
-        tolerance=tolerance,
+        agree=int((torch.maximum(ratio, 1 / ratio) <= 1 + TOLERANCE).sum()),
+        first_closer=int((ratio < 1 / (1 + TOLERANCE)).sum()),
+        second_closer=int((ratio > 1 + TOLERANCE).sum()),
         worst=tuple(
-            (row, first.margin[row].item(), second.margin[row].item()) for row in worst if behind[row] > 1 + tolerance
+            (row, first.margin[row].item(), second.margin[row].item()) for row in worst if behind[row] > 1 + TOLERANCE
         ),
     )

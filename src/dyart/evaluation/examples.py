@@ -16,8 +16,8 @@ from dyart.data.loader import to_unit
 Arrays: TypeAlias = Tensor | npt.NDArray[np.generic]
 Rows: TypeAlias = npt.NDArray[np.int64]
 
+LOOKED_AT = 1024  # at a time, for the largest coordinate
 # Of so many examples, evenly spread, the bytes enter the fingerprint of a set; of all of them, the labels.
-LOOKED_AT = 1024
 SAMPLED = 1024
 
 

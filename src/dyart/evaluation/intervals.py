@@ -6,7 +6,7 @@ import math
 QUANTILE = 1.959963984540054
 
 
-def wilson(successes: int, trials: int, quantile: float = QUANTILE) -> tuple[float, float]:
+def wilson(successes: int, trials: int) -> tuple[float, float]:
     """Return Wilson's 95 % interval of a proportion; (0, 1) without trials.
 
     It stays inside [0, 1] and says something also where all or none succeed, unlike the normal approximation. It is
@@ -19,9 +19,9 @@ def wilson(successes: int, trials: int, quantile: float = QUANTILE) -> tuple[flo
         raise ValueError(f"successes must lie in 0..{trials} (the trials), got {successes}")
     if trials == 0:
         return 0.0, 1.0
-    share, square = successes / trials, quantile**2
+    share, square = successes / trials, QUANTILE**2
     middle = (share + square / (2 * trials)) / (1 + square / trials)
-    half = quantile / (1 + square / trials) * math.sqrt(share * (1 - share) / trials + square / (4 * trials**2))
+    half = QUANTILE / (1 + square / trials) * math.sqrt(share * (1 - share) / trials + square / (4 * trials**2))
     # At the ends the formula is exact but for rounding.
     low = 0.0 if successes == 0 else max(middle - half, 0.0)
     high = 1.0 if successes == trials else min(middle + half, 1.0)

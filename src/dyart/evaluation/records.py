@@ -76,14 +76,14 @@ def plain(result: Evaluation) -> dict[str, Any]:
         "after": {name: {str(radius): share for radius, share in by.items()} for name, by in result.after.items()},
         "settings": {
             "seed": settings.seed,
-            "bounds": _words(settings.bounds),
+            "bounds": settings.plain()["bounds"],
             "batch_size": settings.batch_size,
             "search_steps": settings.steps,
             "search_restarts": settings.restarts,
             **result.view,
         },
         "findings": [dataclasses.asdict(finding) for finding in result.findings],
-        "alarms": [_words(alarm) for alarm in result.alarms],
+        "alarms": [dataclasses.asdict(alarm) for alarm in result.alarms],
         "notes": [*result.facts.get("notes", ()), *result.notes],
         "passes": {
             **result.passes,
@@ -199,18 +199,3 @@ def _smallest(verdicts: Verdicts, broken: Flags) -> np.ndarray:
     radii = np.asarray([float(radius) for radius in verdicts.radii])
     smallest = np.where(broken, radii, np.inf).min(axis=1)
     return np.where(verdicts.correct & np.isfinite(smallest), smallest, np.nan)
-
-
-def _words(value: Any) -> Any:  # noqa: ANN401
-    """Return a value as JSON has it: dataclasses and arrays as lists and dictionaries, numbers as they are."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _words(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _words(part) for key, part in value.items()}
-    if isinstance(value, tuple | list | set):
-        return [_words(part) for part in value]
-    if isinstance(value, bool | int | str) or value is None:
-        return value
-    if isinstance(value, float):
-        return float(value)
-    return _words(value.tolist()) if hasattr(value, "tolist") else str(value)

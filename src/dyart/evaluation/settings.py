@@ -30,17 +30,7 @@ class Settings:
     def plain(self) -> dict[str, Any]:
         """Return JSON values that say whether two evaluations are the same. Radii count as numbers, however written."""
         bounds = None if self.bounds is None else [_numbers(bound) for bound in self.bounds]
-        return {
-            "attack": self.attack,
-            "norm": self.norm,
-            "radii": [float(radius) for radius in self.radii],
-            "strict": self.strict,
-            "seed": self.seed,
-            "bounds": bounds,
-            "batch_size": self.batch_size,
-            "steps": self.steps,
-            "restarts": self.restarts,
-        }
+        return vars(self) | {"radii": [float(radius) for radius in self.radii], "bounds": bounds}
 
 
 def _numbers(bound: Any) -> Any:  # noqa: ANN401

@@ -6,8 +6,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from dyart.attacks.accuracy import PGD_STEPS
-from dyart.attacks.pgd import ATTACK_NORMS, negative_margin, pgd
+from dyart.attacks.accuracy import PGD_STEPS, margin_pgd
+from dyart.attacks.pgd import ATTACK_NORMS
 from dyart.boundary.model import Model
 from dyart.boundary.norms import Norm, flat
 from dyart.boundary.projections import into_ball
@@ -140,19 +140,7 @@ def attacked(
         room: how many examples the model takes at little more cost than a few.
     """
     if name == PGD:
-        return pgd(
-            model,
-            inputs,
-            labels,
-            radius,
-            PGD_STEPS,
-            radius / 4,
-            norm=norm,
-            objective=negative_margin,
-            key=seed,
-            index=index,
-            bounds=bounds,
-        )
+        return margin_pgd(model, inputs, labels, radius, norm=norm, key=seed, index=index, bounds=bounds)
     options = {"norm": norm, "classes": classes, "seed": seed, "box": plain_box(bounds), "room": room}
 
     def single(x: Tensor) -> Tensor:  # the authors' code mixes the logits' precision with its own

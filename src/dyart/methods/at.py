@@ -7,7 +7,7 @@ The attack runs in eval mode; BatchNorm's running statistics see adversarial ima
 
 from torch import Tensor
 
-from dyart.attacks.pgd import ATTACK_NORMS, STARTS, AttackNorm, Start, pgd
+from dyart.attacks.pgd import AttackNorm, Start, check_pgd, pgd
 from dyart.attacks.radii import check_unit
 from dyart.boundary import validation
 from dyart.boundary.model import Model, logits_of
@@ -40,11 +40,7 @@ class AT(Method[Tensor]):
         bounds: Bounds = (0.0, 1.0),
     ) -> None:
         """Check and keep the settings."""
-        validation.check_positive("radius", radius)
-        validation.check_positive("step_size", step_size)
-        validation.check_count("steps", steps, 1)
-        validation.check_choice("norm", norm, ATTACK_NORMS)
-        validation.check_choice("start", start, STARTS)
+        check_pgd(radius, steps, step_size, norm, start)
         self.radius, self.steps, self.step_size, self.norm, self.start = radius, steps, step_size, norm, start
         self.bounds = None if bounds is None else validation.as_pair(bounds)
 

@@ -254,8 +254,17 @@ def perturbs(method: Method[Any]) -> bool:
 
 def classification_loss(logits: Tensor, batch: Batch) -> Tensor:
     """Return the mean cross-entropy against the batch's labels, or its label distributions after cutmix."""
-    logits = at_least_float32(logits)
-    return F.cross_entropy(logits, batch.labels.long() if batch.targets is None else batch.targets)
+    return _cross_entropy(logits, batch, "mean")
+
+
+def classification_losses(logits: Tensor, batch: Batch) -> Tensor:
+    """Return what ``classification_loss`` is the mean of, ``[N]``."""
+    return _cross_entropy(logits, batch, "none")
+
+
+def _cross_entropy(logits: Tensor, batch: Batch, reduction: str) -> Tensor:
+    targets = batch.labels.long() if batch.targets is None else batch.targets
+    return F.cross_entropy(at_least_float32(logits), targets, reduction=reduction)
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> Tensor:

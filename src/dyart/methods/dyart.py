@@ -37,7 +37,6 @@ from dyart.data.ranks import Shard, gathered
 from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register
 from dyart.methods.idle import why_idle
 from dyart.methods.step_count import COUNTS, StepCount
-from dyart.methods.trades import check_weight
 from dyart.methods.ways import Ways
 
 Keep = Literal["conditions", "optimal", "found"]
@@ -134,7 +133,7 @@ class DyART(Method[BoundaryPoints]):
         validation.check_choice("boundary", boundary, BOUNDARIES)
         validation.check_choice("keep", keep, KEEP)
         validation.check_choice("statistics", statistics, STATISTICS)
-        check_weight("kl", kl)
+        validation.check_weight("kl", kl)
         if kl_radius is not None:
             validation.check_positive("kl_radius", kl_radius)
             validation.check_choice("norm", norm, ATTACK_NORMS)
@@ -147,7 +146,7 @@ class DyART(Method[BoundaryPoints]):
         validation.check_count("steps", steps, 2)
         if adaptive_steps and steps > COUNTS[-1]:
             raise ValueError(f"adaptive_steps takes at most {COUNTS[-1]} steps, got steps={steps}: begin with fewer")
-        check_weight("lam", lam)
+        validation.check_weight("lam", lam)
         exponential = ExponentialCost(alpha, r0)
         if cost is not None:
             check_cost(cost, r0)

@@ -12,7 +12,6 @@ The released code takes examples out of the batch as they stop, and returns them
 which costs all steps of PGD and leaves the order alone.
 """
 
-import math
 from collections.abc import Hashable
 from typing import ClassVar
 
@@ -45,8 +44,7 @@ class Friendly(Method[tuple[Tensor, Tensor]]):
 
     def __init__(self, outer: AT | TRADES, omega: float, tau: int | None) -> None:
         """Check and keep the settings."""
-        if not 0 <= omega < math.inf:
-            raise ValueError(f"omega must be at least 0 and finite, got {omega}")
+        validation.check_weight("omega", omega)
         if tau is not None:
             validation.check_count("tau", tau, 0)
         self.outer, self.bounds, self.omega, self.fixed_tau = outer, outer.bounds, omega, tau

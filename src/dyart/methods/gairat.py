@@ -19,15 +19,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dyart.attacks.counted import COUNTS, Count, counted_pgd
-from dyart.attacks.pgd import ATTACK_NORMS, STARTS, AttackNorm, Start
+from dyart.attacks.pgd import AttackNorm, Start, check_pgd
 from dyart.attacks.radii import check_unit
 from dyart.boundary import validation
-from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.validation import Bounds
 from dyart.data import ranks
 from dyart.data.loader import Batch
-from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register, start_key
+from dyart.methods.base import (
+    Method,
+    Metrics,
+    accuracy,
+    classification_loss,
+    classification_losses,
+    register,
+    start_key,
+)
 
 SLOPE = 5.0
 
@@ -65,11 +72,7 @@ class GAIRAT(Method[tuple[Tensor, Tensor]]):
         bounds: Bounds = (0.0, 1.0),
     ) -> None:
         """Check and keep the settings."""
-        validation.check_positive("radius", radius)
-        validation.check_positive("step_size", step_size)
-        validation.check_count("steps", steps, 1)
-        validation.check_choice("norm", norm, ATTACK_NORMS)
-        validation.check_choice("start", start, STARTS)
+        check_pgd(radius, steps, step_size, norm, start)
         validation.check_choice("kappa", kappa, COUNTS)
         if not abs(shift) < float("inf"):
             raise ValueError(f"shift must be finite, got {shift}")
@@ -123,14 +126,12 @@ class GAIRAT(Method[tuple[Tensor, Tensor]]):
         and ``weight_effective``, the share of the batch that carries the weight: (sum w)^2 / (n sum w^2).
         """
         points, kappa = crafted
-        logits = at_least_float32(logits_of(model(points)))
+        logits = logits_of(model(points))
         plain = classification_loss(logits, batch)
         loss, weights = plain, torch.ones_like(kappa, dtype=torch.float32)
         if self.weighted:
             weights = self.weights(ranks.gathered(kappa, batch.shard))
-            targets = batch.labels.long() if batch.targets is None else batch.targets
-            losses = F.cross_entropy(logits, targets, reduction="none")
-            loss = (ranks.own(weights, batch.shard) * losses).mean()
+            loss = (ranks.own(weights, batch.shard) * classification_losses(logits, batch)).mean()
         return loss, {
             "adversarial_loss": plain.detach(),
             "adversarial_accuracy": accuracy(logits, batch.labels),

@@ -20,14 +20,15 @@ from torch import Tensor
 
 from dyart.attacks.kl import RandomStart
 from dyart.attacks.pgd import AttackNorm, Start
+from dyart.boundary import validation
 from dyart.boundary.margins import at_least_float32, logit_margin
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.validation import Bounds
 from dyart.data import ranks
 from dyart.data.loader import Batch
 from dyart.methods.at import AT
-from dyart.methods.base import Metrics, accuracy, register
-from dyart.methods.trades import TRADES, check_weight, clean_and_adversarial
+from dyart.methods.base import Metrics, accuracy, classification_losses, register
+from dyart.methods.trades import TRADES, clean_and_adversarial
 
 SCALE = 3.0
 
@@ -46,7 +47,7 @@ class Weighting:
 
     def __init__(self, slope: float, bias: float, begin: float, normalize: bool) -> None:
         """Check and keep the settings."""
-        check_weight("slope", slope)
+        validation.check_weight("slope", slope)
         if not math.isfinite(bias):
             raise ValueError(f"bias must be finite, got {bias}")
         if not 0 <= begin <= 1:
@@ -125,9 +126,8 @@ class MAILAT(AT):
 
     def loss(self, model: Model, batch: Batch, crafted: Tensor) -> tuple[Tensor, Metrics]:
         """Return the weighted mean cross-entropy at the adversarial images; ``adversarial_loss`` is without weights."""
-        logits = at_least_float32(logits_of(model(crafted)))
-        targets = batch.labels.long() if batch.targets is None else batch.targets
-        losses = F.cross_entropy(logits, targets, reduction="none")
+        logits = logits_of(model(crafted))
+        losses = classification_losses(logits, batch)
         weights = self.weighting(logits, batch.labels, batch.shard)
         metrics = {
             "adversarial_loss": losses.detach().mean(),

@@ -14,13 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dyart.attacks.pgd import AttackNorm, Start
+from dyart.boundary import validation
 from dyart.boundary.margins import at_least_float32, closest_rival
 from dyart.boundary.model import Model
 from dyart.boundary.validation import Bounds
 from dyart.data.loader import Batch
 from dyart.methods.at import AT
 from dyart.methods.base import Metrics, accuracy, classification_loss, register
-from dyart.methods.trades import check_weight, clean_and_adversarial
+from dyart.methods.trades import clean_and_adversarial
 
 ABOVE_WRONG, ABOVE_OWN, TINY = 1.0001, 1.0000001, 1e-12
 
@@ -55,7 +56,7 @@ class MART(AT):
     ) -> None:
         """Check and keep the settings."""
         super().__init__(radius, steps, step_size, norm, start, bounds=bounds)
-        check_weight("lam", lam)
+        validation.check_weight("lam", lam)
         self.lam, self.joint = lam, joint
 
     def loss(self, model: Model, batch: Batch, crafted: Tensor) -> tuple[Tensor, Metrics]:

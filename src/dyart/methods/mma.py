@@ -19,19 +19,25 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dyart.attacks.bisection import along, half_probability_margin, inside, margin_bisection
 from dyart.attacks.pgd import ATTACK_NORMS, AttackNorm, pgd
 from dyart.attacks.radii import check_unit
 from dyart.boundary import validation
-from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.validation import Bounds
 from dyart.data.loader import Batch
 from dyart.data.ranks import gathered
-from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register, start_key
+from dyart.methods.base import (
+    Method,
+    Metrics,
+    accuracy,
+    classification_loss,
+    classification_losses,
+    register,
+    start_key,
+)
 from dyart.methods.trades import clean_and_adversarial
 
 # The bisection looks a little beyond the hinge, to tell the margins that are as large from those that are not.
@@ -163,7 +169,7 @@ class MMA(Method[Margins]):
         self._keep(gathered(batch.index, batch.shard), gathered(crafted.radius, batch.shard))
         at_inputs, at_points = self._logits(model, batch.inputs, crafted.points)
         used = ~crafted.correct | (crafted.radius < self.hinge)
-        margin = torch.where(used, _losses(at_points, batch), 0.0).mean()
+        margin = torch.where(used, classification_losses(at_points, batch), 0.0).mean()
         metrics = {
             "margin_loss": margin.detach(),
             "adversarial_accuracy": accuracy(at_points, batch.labels),
@@ -194,8 +200,3 @@ class MMA(Method[Margins]):
         if self.clean == 0:
             return None, logits_of(model(points))
         return clean_and_adversarial(model, inputs, points, self.joint)
-
-
-def _losses(logits: Tensor, batch: Batch) -> Tensor:
-    labels = batch.labels.long() if batch.targets is None else batch.targets
-    return F.cross_entropy(at_least_float32(logits), labels, reduction="none")

@@ -8,15 +8,12 @@ start uniformly. The released code passes the clean images through the network a
 ones: the same loss and gradient, but BatchNorm's running statistics see them twice; that pass is left out.
 """
 
-import math
-import numbers
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dyart.attacks.kl import RANDOM_STARTS, RandomStart, kl_divergence, kl_pgd
-from dyart.attacks.pgd import ATTACK_NORMS, AttackNorm
+from dyart.attacks.pgd import AttackNorm, check_pgd
 from dyart.attacks.radii import check_unit
 from dyart.boundary import validation
 from dyart.boundary.margins import at_least_float32
@@ -57,14 +54,10 @@ class TRADES(Method[Tensor]):
         bounds: Bounds = (0.0, 1.0),
     ) -> None:
         """Check and keep the settings."""
-        check_weight("beta", beta)
+        validation.check_weight("beta", beta)
         if not 0 <= smoothing < 1:
             raise ValueError(f"smoothing must be at least 0 and below 1, got {smoothing}")
-        validation.check_positive("radius", radius)
-        validation.check_positive("step_size", step_size)
-        validation.check_count("steps", steps, 1)
-        validation.check_choice("norm", norm, ATTACK_NORMS)
-        validation.check_choice("start", start, RANDOM_STARTS)
+        check_pgd(radius, steps, step_size, norm, start, RANDOM_STARTS)
         self.beta, self.smoothing, self.joint = beta, smoothing, joint
         self.radius, self.steps, self.step_size, self.norm, self.start = radius, steps, step_size, norm, start
         self.bounds = None if bounds is None else validation.as_pair(bounds)
@@ -125,11 +118,3 @@ def smoothed_loss(logits: Tensor, batch: Batch, smoothing: float) -> Tensor:
     if smoothing == 0:
         return loss
     return (1 - smoothing) * loss - smoothing * F.log_softmax(at_least_float32(logits), dim=1).mean()
-
-
-def check_weight(name: str, value: float) -> None:
-    """Raise unless ``value``, the weight of a part of a loss, is finite and not negative."""
-    if not isinstance(value, numbers.Real):
-        raise ValueError(f"{name} must be at least 0 and finite, got {value!r}, which is no number")
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be at least 0 and finite, got {value}")
