@@ -260,9 +260,12 @@ class Balanced(DyART):
         return {} if self.pushes is None else {"pushes": self.pushes}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take it back."""
-        if state:
-            self.pushes = state["pushes"].to(self.device, copy=True)
+        """Take it back, in place: what is captured reads it where it is."""
+        if not state:
+            return
+        if self.pushes is None:
+            self.pushes = torch.zeros_like(state["pushes"], device=self.device)
+        self.pushes.copy_(state["pushes"])
 
     def _logits(self, model: Model, points: BoundaryPoints, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         logits = super()._logits(model, points, inputs)

@@ -3,7 +3,7 @@
 {"name", "recipe", "settings", "seed", "epochs", "train_seconds", "gpu", "versions", ...       the training
  "validation": {"epoch": [...], "val_clean": [...], ...},
  "evaluations": [{"checkpoint": "best", "tier": "apgd", "images", "clean", "robust", "intervals",
-                  "resists": {"clean": HEX, "8/255": HEX}, "seconds", ...}, ...],
+                  "resists": {"clean": HEX, "8/255": HEX}, "resists_pgd": {"8/255": HEX}, "seconds", ...}, ...],
  "clean", "robust", "images", "attack", "checkpoint",                        those of the first evaluation again
  "failed": {"stage", "error"}}                                                            only of a run that failed
 """

@@ -43,6 +43,9 @@ from dyart.engine.fit import Training, TrainingError
 from dyart.engine.run import make_model, train
 from dyart.engine.stored import averaged_weights
 from dyart.evaluation.records import accuracies
+from dyart.evaluation.result import Evaluation
+from dyart.evaluation.tiers import PGD
+from dyart.evaluation.verdicts import Status
 from dyart.recipes import Config, resolve
 from run_records import CLEAN, evaluation_of, packed, read, with_evaluation, write
 
@@ -223,7 +226,20 @@ def attacked(
         "view": dict(result.view),
         "versions": dict(result.versions),
         "resists": {name: packed(flags) for name, flags in held.items()},
+        "resists_pgd": {name: packed(flags) for name, flags in resisting_pgd(result).items()},
     }
+
+
+def resisting_pgd(result: Evaluation) -> dict[str, np.ndarray]:
+    """Return by radius which images resist PGD, whatever other attacks found: how much more they find tells of a loss
+    that misleads gradients. Empty where PGD was not tried on all images that are right.
+    """
+    verdicts = result.verdicts
+    if (status := verdicts.status.get(PGD)) is None:
+        return {}
+    if (tried := np.isin(status, (Status.RESISTED, Status.BROKEN)))[verdicts.correct].all():
+        return {str(radius): (tried & (status == Status.RESISTED))[:, i] for i, radius in enumerate(verdicts.radii)}
+    return {}
 
 
 def wanted(options: argparse.Namespace) -> list[tuple[str, str, list[str]]]:
@@ -244,6 +260,7 @@ def same_weights(record: dict[str, Any], checkpoint: str, attack: str, radii: li
     kept = {key: best[key] for key in ("tier", "attack", "norm", "images", "clean", "view", "versions")}
     parts = {key: {name: best[key][name] for name in radii} for key in ("robust", "inferred")}
     both = {key: {name: best[key][name] for name in (CLEAN, *radii)} for key in ("intervals", "resists")}
+    both["resists_pgd"] = {name: flags for name, flags in best.get("resists_pgd", {}).items() if name in radii}
     return {"checkpoint": "last", "same_as": "best", **kept, **parts, **both, "wall_seconds": 0.0}
 
 

@@ -231,12 +231,12 @@ def test_trials_are_compared_with_the_first_image_by_image(results):
     assert base[8] == ""
     assert more[1] == "`method.lam 900`, `optim.weight_decay 0.0005`"
     assert more[8].startswith("+2.0")
-    assert "| burn-in 2 |" not in table
+    assert "| middle first |" not in table
     words, runs = trials.conditions("trials"), tables.groups()["trials"].runs
     assert f"2 of {len(runs)} trials are there" in words
     assert "Failed: trials-cutmix-seed0" in words
     waiting = words.split("Not run yet: ")[1].strip(" .\n").split("; ")
-    assert "burn-in 2" in waiting
+    assert "middle first" in waiting
     assert not {"DyART", "lam 900", "cutmix"} & set(waiting)
 
 

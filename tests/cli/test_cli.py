@@ -138,8 +138,8 @@ def test_a_network_of_auxiliary_outputs_trains_in_the_wrapper_that_the_refusal_n
     (tmp_path / "own_wrapped.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
     _, _, err = run(capsys, "train", "fashion-mini-cnn-at", *TINY, "--model.name", "own_wrapped:auxiliary")
-    advised = re.search(r"forward = (.*) \(if it .*, or end that line with: (.*)\)", err)
-    assert f"forward = {advised[1]} {advised[2]}" in MINE
+    advised = re.search(r"end the line with: (.*)\), by which .*forward = (.*)", err)
+    assert f"forward = {advised[2]} {advised[1]}" in MINE
     assert run(capsys, "train", "fashion-mini-cnn-at", *TINY, "--model.name", "own_wrapped:wrapped")[0] == 0
 
 

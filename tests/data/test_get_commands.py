@@ -1,6 +1,7 @@
 """What the two commands print, with rich and without."""
 
 import builtins
+import re
 
 import numpy as np
 import pytest
@@ -64,6 +65,8 @@ def test_a_set_from_other_files_is_replaced_only_where_that_is_asked_for(tmp_pat
         f"there is a set mine already, made from {first}: choose another name, or replace it with dyart data get mine "
         f"--root {root} --from {second} --replace"
     )
+    with pytest.raises(DataError, match=re.escape(f"--from {second} --size 16x8 --replace")):
+        get_command("mine", root, second, (16, 8))
     assert len(load("mine", root).train) == 30
     get_command("mine", root, tmp_path / "root" / ".." / "a.npz")  # the same file
     assert main(["data", "get", "mine", "--root", str(root), "--from", str(second), "--replace"]) == 0

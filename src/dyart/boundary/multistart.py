@@ -75,7 +75,7 @@ def solve(problem: Problem, logits: Tensor, index: Tensor, effort: Effort, start
         if restarts == 0:
             return best
     # From outside its class an example looks at all rivals at once: nothing to aim at.
-    comparing = effort.solver in AIMING and problem.orientation is None
+    comparing = effort.solver in AIMING and not problem.outside
     racing = comparing and effort.solver == "fast" and not isinstance(start, str)
     rivals = nearest_rivals(problem, logits, effort.rivals if comparing else 1)
     compared, others = rivals.values is not None, rivals.classes.shape[1]

@@ -86,8 +86,8 @@ class Problem:
     beta: float
     lower: Tensor | None
     upper: Tensor | None
-    orientation: Tensor | None = None
-    """+1 or -1 per example, ``[N]``; None: all inputs are inside their class."""
+    outside: bool = False
+    """All inputs are outside their class, and look for the way in; otherwise all are inside."""
     rounds: int | None = None
     """Newton rounds of a projection; None: to convergence (needs host synchronisation)."""
     compiled: bool = False
@@ -126,13 +126,12 @@ class Problem:
                 against = self.against(logits, target)
                 aimed = aimed & ((value >= 0) | ((against < 0) & (self.boundary == "exact")))
                 followed = torch.where(aimed, against, value)
-            if self.orientation is not None:
-                # From outside its class an example must get past every rival at once. Until it has, it follows the
-                # soft margin, which sees them all and is positive inside only.
-                outside = self.orientation < 0
-                aimed = aimed & ~(outside & (value < 0))
+            if self.outside:
+                # From there an example must get past every rival at once. Until it has, it follows the soft margin,
+                # which sees them all and is positive inside only.
+                aimed = aimed & (value >= 0)
                 soft = self.orient(soft_logit_margin(logits, self.labels, self.beta))
-                followed = torch.where(outside, torch.where(aimed, soft, value), followed)
+                followed = torch.where(aimed, soft, value)
             (slope,) = torch.autograd.grad(followed.sum(), logits)
             gradient = self._gradient(output, points, slope)
         value, followed = (self._plain(tensor) for tensor in (value, followed))
@@ -233,17 +232,15 @@ class Problem:
 
     def orient(self, value: Tensor) -> Tensor:
         """Return ``value`` with the sign that makes it positive on the inputs' side."""
-        return value if self.orientation is None else value * self.orientation
+        return -value if self.outside else value
 
     def unorient(self, best: Best) -> Best:
         """Return ``best`` with value and gradient of the margin function as it is."""
-        if self.orientation is None:
-            return best
-        return best._replace(value=self.orient(best.value), gradient=best.gradient * self.orientation[:, None])
+        return best._replace(value=-best.value, gradient=-best.gradient) if self.outside else best
 
-    def part(self, rows: Tensor, orientation: Tensor | None) -> "Problem":
-        """Return the problem of some of the examples."""
-        return dataclasses.replace(self, inputs=self.inputs[rows], labels=self.labels[rows], orientation=orientation)
+    def part(self, rows: Tensor, outside: bool) -> "Problem":
+        """Return the problem of some of the examples, all of which are inside their class, or outside."""
+        return dataclasses.replace(self, inputs=self.inputs[rows], labels=self.labels[rows], outside=outside)
 
     def into_box(self, x: Tensor) -> Tensor:
         """Return ``x`` inside the box, rounded as the model will see it."""

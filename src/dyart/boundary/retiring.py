@@ -57,8 +57,7 @@ class Retiring:
             return self.problem, best, state
         self.found = self.found.insert(self.rows, best)
         stay = (~leaving).nonzero()[:, 0]
-        orientation = self.problem.orientation
-        rest = self.problem.part(stay, None if orientation is None else orientation[stay])
+        rest = self.problem.part(stay, self.problem.outside)
         rest.forward, rest.backward = self.problem.forward, self.problem.backward
         self.problem, self.rows = rest, self.rows[stay]
         best, state = tree_map_only(Tensor, lambda tensor: tensor[stay], (best, state))

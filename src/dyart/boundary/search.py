@@ -93,8 +93,9 @@ def closest_boundary_points(
         validate: check inputs, labels, bounds and logits before any work, and ask the model about up to 2 examples
             again, with a warning where it says something else (costs host synchronisation).
         progress: True for a progress line on stderr, or a callable ``(done, total)``.
-        signed: also search from examples outside their class; their margin is minus the distance to it. Where that
-            distance is to a corner between several rivals, it comes out too long, and not ``optimal``, or is not found.
+        signed: also search from examples outside their class, in batches of their own and without a comparison of
+            rivals; their margin is minus the distance to it. Where that distance is to a corner between several rivals,
+            it comes out too long, and not ``optimal``, or is not found.
         rivals: how many other classes, likeliest first, are compared at the input for the one to aim at. 1: no
             comparison; the first search follows the largest rival, whichever that is, others aim at the likeliest.
         start: where the first search starts. None: at the input; for ``"l1"``, where rivals are compared, 0.7 % of the
@@ -154,16 +155,15 @@ def closest_boundary_points(
         inside = input_value > 0
         best, lost = whole.nothing(), torch.zeros_like(inside)
         given_start = whole.into_box(flat(start.detach()).to(whole.origin)) if isinstance(start, Tensor) else None
-        # Examples outside their class are another kind of problem: in batches of their own they slow nobody down.
-        kinds = [inside.nonzero()[:, 0], (~inside & signed).nonzero()[:, 0]]
+        kinds = [(inside.nonzero()[:, 0], False), ((~inside & signed).nonzero()[:, 0], True)]
         names = torch.arange(len(inputs), device=inside.device) if index is None else index.to(inside.device)
-        chunks = [chunk for rows in kinds if len(rows) for chunk in rows.split(batch_size or len(rows))]
+        chunks = [(part, out) for rows, out in kinds if len(rows) for part in rows.split(batch_size or len(rows))]
         effort = Effort(solver, steps, restarts, rivals, seed)
         counter = Counter(progress, len(chunks) * restarts * steps)
         cost = Passes(forward=min(len(inputs), 1), backward=0)
 
-        def searched(chunk: Tensor) -> tuple[Best, Tensor, Passes]:
-            part = whole.part(chunk, None if inside[chunk[0]] else -torch.ones_like(input_value[chunk]))
+        def searched(chunk: Tensor, outside: bool) -> tuple[Best, Tensor, Passes]:
+            part = whole.part(chunk, outside)
             begin = start if given_start is None else given_start[chunk]
             solved = solve(part, logits[chunk], names[chunk], effort, begin, counter.tick)
             if tol is not None:
@@ -171,14 +171,14 @@ def closest_boundary_points(
             gone = torch.zeros_like(solved.found) if part.lost is None else part.lost & ~solved.found
             return part.unorient(solved), gone, Passes(1 + part.forward, part.backward)
 
-        def fitted(chunk: Tensor) -> tuple[Best, Tensor, Passes]:
-            found, gone, spent = zip(*pieces(searched, chunk), strict=True)
+        def fitted(chunk: Tensor, outside: bool) -> tuple[Best, Tensor, Passes]:
+            found, gone, spent = zip(*pieces(partial(searched, outside=outside), chunk), strict=True)
             joined = Best(*map(torch.cat, zip(*found, strict=True)))
             return joined, torch.cat(gone), Passes(*map(max, zip(*spent, strict=True)))
 
-        works = [partial(fitted, chunk) for chunk in chunks]
+        works = [partial(fitted, *chunk) for chunk in chunks]
         results = (work() for work in works) if divide is None else divide(works)
-        for chunk, (solved, gone, spent) in zip(chunks, results, strict=True):
+        for (chunk, _), (solved, gone, spent) in zip(chunks, results, strict=True):
             best = best.insert(chunk, Best(*(tensor.to(inputs.device) for tensor in solved)))
             lost[chunk] = gone.to(inputs.device)
             cost = Passes(max(cost.forward, spent.forward), max(cost.backward, spent.backward))

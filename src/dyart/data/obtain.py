@@ -81,7 +81,7 @@ def get(
         if entry is None:
             assert source is not None
             if not replace:
-                _refuse_other(folder, Path(source))
+                _refuse_other(folder, Path(source), size)
             raw = read_user(Path(source), progress, size, command(name, root))
             return save(folder, name, raw, str(Path(source).absolute()), "a set of the user's own")
         if _is_whole(folder):
@@ -91,7 +91,7 @@ def get(
         return _download_and_make(entry, folder, root / ".downloads" / name, progress)
 
 
-def _refuse_other(folder: Path, source: Path) -> None:
+def _refuse_other(folder: Path, source: Path, size: Size | None) -> None:
     """Raise if a set of the user's that is there and whole was made from something else."""
     if not _is_whole(folder):
         return
@@ -99,7 +99,8 @@ def _refuse_other(folder: Path, source: Path) -> None:
     if Path(before).resolve() != source.resolve():
         raise DataError(
             f"there is a set {folder.name} already, made from {before}: choose another name, or replace it with "
-            f"{command(folder.name, folder.parent)} --from {shlex.quote(str(source))} --replace"
+            f"{command(folder.name, folder.parent)} --from {shlex.quote(str(source))}"
+            f"{f' --size {size[0]}x{size[1]}' if size else ''} --replace"
         )
 
 

@@ -44,10 +44,10 @@ from dyart.boundary.solvers.shrinking import CURVED, TRUSTED, curved, share_shor
 
 # The way along which the averaged normal must fall as fast as the gradient: |normal| ** this. For p = 1 few count.
 WAY: dict[Norm, float] = {"linf": 0.0, "l2": 1.0, "l1": 9.0}
+# Of the way between two points with the boundary in between.
+HALF = 0.5
 # How far the length of the averaged normal may be from the gradient's.
 SCALES = (0.5, 2.0)
-# Of the way between two points with the boundary in between; and on the length of a step.
-HALF, ROUNDING = 0.5, 1.02
 # In the end, points that can be drawn back by more than this share of their distance are; by how much of that.
 DEEP, DRAW_BACK = 0.01, 0.9
 
@@ -225,7 +225,7 @@ def _same(problem: Problem, now: Evaluation, aim: Tensor) -> Tensor:
     Examples outside their class head for a corner between rivals: their past gradients are of other pieces.
     """
     same = now.aimed == aim
-    return same if problem.orientation is None else same & (problem.orientation > 0)
+    return torch.zeros_like(same) if problem.outside else same
 
 
 def _average(past: Tensor, gradient: Tensor, same: Tensor, memory: float | Tensor) -> Tensor:
@@ -259,38 +259,25 @@ def _advance(
         near, far = (norm_of(way, problem.norm) for way in ways)
         share = (near / torch.where(near + far > 0, near + far, 1.0))[:, None]
         from_base, from_origin = ways.add_(starts)
-        moved = _between(problem, now, torch.lerp(from_base, from_origin, share), offset[1], setting, ends)
+        flat = ends.best.distance.isfinite() & (now.gradient.abs().amax(dim=1) == 0)
+        blind = torch.where(now.value < 0, offset[1] <= 0, flat)[:, None]
+        moved = torch.where(blind, _between(problem, setting, ends), torch.lerp(from_base, from_origin, share))
     return _usable(problem, moved, now)
 
 
-def _between(
-    problem: Problem, now: Evaluation, moved: Tensor, at_origin: Tensor, setting: Setting, ends: Ends
-) -> Tensor:
-    """Return the next points; where a linearisation shows no boundary between input and best point, one in between.
+def _between(problem: Problem, setting: Setting, ends: Ends) -> Tensor:
+    """Return points between the ends, for where a linearisation shows no boundary there.
 
     Where a network saturates it is nearly flat on either side of its boundary: from across, the input seems to be
-    across as well, and from inside the boundary lies farther than the best point. Halving the way from the latest point
-    inside to the best one finds where it is.
-
-    Args:
-        problem: the batch.
-        now: where it was linearised, which is one of the ends.
-        moved: where the linearisation leads.
-        at_origin: its value at the inputs, ``[N]``.
-        setting: of the step.
-        ends: the best and the inner points.
+    across as well, and from inside there may be no slope at all. Halving the way again and again finds the boundary.
     """
     best, inner = ends
-    # Of a straight function no step ends farther away; where there is no slope at all, none is made.
-    ahead = problem.distance(moved) > ROUNDING * setting.overshoot * best.distance
-    flat = best.distance.isfinite() & (now.gradient.abs().amax(dim=1) == 0)
     reach = problem.distance(inner)
     begun = (reach > 0) & (reach < best.distance)
     inner = torch.where(begun[:, None], inner, problem.origin)
-    # At first a search looks close to the input.
+    # Until a point inside is known, a search looks close to the input.
     share = torch.where(begun, HALF, (setting.pull_back * torch.ones_like(reach)).clamp(max=HALF))
-    blind = torch.where(now.value < 0, at_origin <= 0, ahead | flat)
-    return torch.where(blind[:, None], torch.lerp(inner, best.points, share[:, None]), moved)
+    return torch.lerp(inner, best.points, share[:, None])
 
 
 def _usable(problem: Problem, moved: Tensor, now: Evaluation) -> Tensor:
