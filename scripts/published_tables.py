@@ -23,7 +23,7 @@ sys.path.append(str(ROOT / "benchmarks"))  # at the end: its modules have common
 from publish_model import command  # noqa: E402
 
 from plan import RADII, Group, Run, load_plan, missing, record_of, written  # noqa: E402
-from run_records import CLEAN, evaluation_of, flags_of  # noqa: E402
+from run_records import CLEAN, evaluation_of, flags_of, unpacked  # noqa: E402
 
 RESULTS = ROOT / "results"
 MODELS = ROOT / "models"
@@ -220,6 +220,31 @@ def _flags(records: Sequence[Mapping[str, Any]], column: str) -> list[np.ndarray
     return [flags_of(part, column).astype(float) for part in parts if part is not None]
 
 
+def held_out(name: str) -> str:
+    """Return, of every row's best epoch, what PGD-20 left of the hold-out beside what the tier apgd leaves of the test
+    images, and of these what PGD-20 alone leaves where that is known.
+    """
+    group, lines = groups()[name], []
+    for runs in group.rows.values():
+        records = records_of(runs)
+        if not records or max(values_of(records, group.radius)) == 0:  # natural training resists neither
+            continue
+        chosen = [100 * record["validation"]["val_robust"][record["best_epoch"] - 1] for record in records]
+        whole = values_of(records, group.radius)
+        lost = mean(after - before for before, after in zip(chosen, whole, strict=True))
+        lines.append(
+            [runs[0].label, cell(chosen), cell(whole), f"{lost:+.1f}", cell(_under_pgd(records, group.radius))]
+        )
+    head = ["%", "hold-out, PGD-20", f"{group.radius}, apgd", "difference", f"{group.radius}, PGD-20"]
+    return grid(head, lines) if lines else f"\nThe hold-out: {NOT_YET}.\n"
+
+
+def _under_pgd(records: Sequence[Mapping[str, Any]], radius: str) -> list[float]:
+    parts = [evaluation_of(record, "best", "apgd") or {} for record in records]
+    kept = [(part["resists_pgd"][radius], part["images"]) for part in parts if radius in part.get("resists_pgd", {})]
+    return [100 * float(unpacked(*flags).mean()) for flags in kept]
+
+
 def tiers(name: str) -> str:
     """Return AutoAttack beside the tier apgd: what FAB-T and Square find beyond it."""
     group, lines = groups()[name], []
@@ -352,6 +377,7 @@ def makers() -> dict[str, Callable[[], str]]:
         made[f"runs-{name}"] = partial(methods, name)
         made[f"winners-{name}"] = partial(winners, name)
         made[f"differences-{name}"] = partial(differences, name)
+        made[f"held-out-{name}"] = partial(held_out, name)
         if group.table is not None:
             made[f"paper-{name}"] = partial(beside_paper, name)
         if any("autoattack" in run.attacks for run in group.runs):
