@@ -6,11 +6,9 @@ import platform
 import statistics
 import sys
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from dyart.cli.parsers import file_path
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+from dyart.cli.parsers import Commands, file_path, names
 
 METHODS = ["natural", "at", "trades", "dyart"]
 CIFAR_IMAGES = 50_000 - 1_024
@@ -41,11 +39,9 @@ def add_bench(commands: Commands) -> None:
     )
     add = bench.add_argument
     add("--gpu", action="store_true", help="on the GPU, compiled, in bf16 (default: on the CPU, in fp32)")
-    add(
-        "--networks", type=_words, help="cnn (default on the CPU), resnet18, resnet18-gn (default with --gpu), wrn28-10"
-    )
+    add("--networks", type=names, help="cnn (default on the CPU), resnet18, resnet18-gn (default with --gpu), wrn28-10")
     add("--batches", type=_numbers, help="batch sizes (default: 128; with --gpu 128,512)")
-    add("--methods", type=_words, default=METHODS, help=f"(default: {','.join(METHODS)})")
+    add("--methods", type=names, default=METHODS, help=f"(default: {','.join(METHODS)})")
     add(
         "--search-steps",
         type=int,
@@ -57,13 +53,9 @@ def add_bench(commands: Commands) -> None:
     bench.set_defaults(run=_bench)
 
 
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
 def _numbers(text: str) -> list[int]:
     try:
-        numbers = [int(word) for word in _words(text)]
+        numbers = [int(word) for word in names(text)]
         if min(numbers, default=0) < 1:
             raise ValueError
         return numbers

@@ -5,11 +5,9 @@ The script holds all words itself: asking Python for them would take a second at
 
 import argparse
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from dyart.cli.parsers import every_parser, helps
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+from dyart.cli.parsers import Commands, every_parser, helps
 
 HELP = """\
 to have it in every new shell:

@@ -3,12 +3,11 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from dyart.cli.colours import paint
 from dyart.cli.errors import DONE, FAILED
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+from dyart.cli.parsers import Commands
 
 OK, NOTE, BROKEN = "ok", "note", "BROKEN"
 COLOURS = {OK: "green", NOTE: "yellow", BROKEN: "red"}

@@ -2,13 +2,10 @@
 
 import argparse
 from pathlib import Path
-from typing import TypeAlias
 
 from dyart.attacks.radius import Radius
 from dyart.cli.network_options import add_model_options, parse_count
-from dyart.cli.parsers import file_path
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+from dyart.cli.parsers import Commands, file_path, names
 
 HELP = """\
 examples:
@@ -78,7 +75,7 @@ def add_dynamics(commands: Commands) -> None:
     add("--device", default="auto", help="auto (default), cpu, cuda or cuda:1")
     add("--seed", type=int, default=0, help="of the choice of examples and of random starts (default: 0)")
     add = dynamics.add_argument_group("methods and margins").add_argument
-    add("--methods", type=_names, help="e.g. at,dyart (default: at, dyart, and the run's own unless it is natural)")
+    add("--methods", type=names, help="e.g. at,dyart (default: at, dyart, and the run's own unless it is natural)")
     add("--against", help="the method that others are compared with (default: at, or the first)")
     add("--update", choices=["gradient", "optimizer"], default="gradient",
         help="theta' = -grad (default, the paper's), or the true step of the run's optimizer: momentum, decay, "
@@ -154,10 +151,6 @@ def _plane(options: argparse.Namespace) -> None:
     from dyart.cli.plane import plane_command
 
     plane_command(options)
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _radius(text: str) -> Radius:

@@ -1,14 +1,10 @@
 """The arguments of ``dyart evaluate``; apart from what runs it, so that the command line starts quickly."""
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
-from dyart.attacks.radius import Radius
 from dyart.cli.network_options import add_devices_option, add_network_options
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+from dyart.cli.parsers import Commands, radii
 
 HELP = """\
 attacks, from quick to thorough:
@@ -27,8 +23,8 @@ examples:
 """
 
 
-def add_evaluate(commands: Commands, radii: Callable[[str], list[Radius]]) -> None:
-    """Add the command; ``radii`` reads what ``--radii`` gives."""
+def add_evaluate(commands: Commands) -> None:
+    """Add the command."""
     evaluate = commands.add_parser(
         "evaluate",
         help="how many test examples resist attacks, at many radii in one pass",

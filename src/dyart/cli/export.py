@@ -2,9 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import TypeAlias
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+from dyart.cli.parsers import Commands
 
 
 def add_export(commands: Commands) -> None:

@@ -6,9 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TypeAlias
 
-from dyart.attacks.radius import Radius
 from dyart.cli.bench import add_bench
 from dyart.cli.completion import add_completion
 from dyart.cli.doctor import add_doctor
@@ -18,10 +16,18 @@ from dyart.cli.evaluate_parser import add_evaluate
 from dyart.cli.export import add_export
 from dyart.cli.network_options import add_devices_option, add_network_options
 from dyart.cli.overview import EXAMPLES, overview
-from dyart.cli.parsers import Parser, add_debug, file_path, picture_size, refuse, refuse_near_flags, with_values
+from dyart.cli.parsers import (
+    Commands,
+    Parser,
+    add_debug,
+    file_path,
+    picture_size,
+    radii,
+    refuse,
+    refuse_near_flags,
+    with_values,
+)
 from dyart.cli.report import add_report
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 WITHOUT_TORCH = ("data",)
 TOP_KEYS = ("seed", "out", "recipe", "note")  # of a recipe, outside of its groups
@@ -108,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_train(commands)
     _add_compare(commands)
-    add_evaluate(commands, _radii)
+    add_evaluate(commands)
     _add_margins(commands)
     add_export(commands)
     add_dynamics(commands)
@@ -202,7 +208,7 @@ def _add_margins(commands: Commands) -> None:
         const="auto",
         help="also run another solver and report where the two disagree (default: apgd; for l1, fab)",
     )
-    add("--radii", type=_radii, help="also print robust accuracy at these, e.g. 2/255,8/255")
+    add("--radii", type=radii, help="also print robust accuracy at these, e.g. 2/255,8/255")
     add("--batch-size", type=int, default=256, help="examples at a time (default: 256)")
     add(
         "--out",
@@ -237,13 +243,6 @@ def _add_recipes(commands: Commands) -> None:
     recipes = commands.add_parser("recipes", help="list the recipes", description="List recipes and what they are for.")
     recipes.add_argument("pattern", nargs="?", help="part of a name, e.g. resnet18")
     recipes.set_defaults(run=_recipes)
-
-
-def _radii(text: str) -> list[Radius]:
-    try:
-        return [Radius(part) for part in text.split(",")]
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _seeds(text: str) -> list[int]:

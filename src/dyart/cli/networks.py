@@ -1,6 +1,7 @@
 """From what a user names on the command line to a network and the examples to measure it on.
 
-A command calls ``add_network_options`` for its arguments, ``named_network`` and ``named_examples`` for what they name.
+A command takes its arguments from ``network_options``, and calls ``named_network`` and ``named_examples`` for what they
+name.
 """
 
 import argparse
@@ -16,7 +17,6 @@ from torch import Tensor, nn
 
 from dyart.boundary.model import evaluation_mode, logits_of, unchanged
 from dyart.cli.class_order import advice_on_classes, tell_order
-from dyart.cli.network_options import add_network_options
 from dyart.data import DataSet, load
 from dyart.data.loader import as_tensors
 from dyart.data.ranks import align
@@ -32,17 +32,6 @@ from dyart.evaluation.records import FILE as EVALUATION
 from dyart.models import NAMES, InputNormalization, build, described
 from dyart.models.factory import call_factory, is_factory, load_factory, unused_normalisation
 from dyart.models.scale import in_unit_scale, listed
-
-__all__ = [
-    "add_network_options",
-    "is_file_of_weights",
-    "named_examples",
-    "named_model",
-    "named_network",
-    "recorded_accuracy",
-    "refuse_without_model",
-    "test_examples",
-]
 
 
 def named_network(

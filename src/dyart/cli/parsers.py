@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
+from dyart.attacks.radius import Radius
 from dyart.cli.errors import WRONG
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 DEBUG = "show the traceback of an error"
 
@@ -34,6 +37,23 @@ class Parser(argparse.ArgumentParser):
             self.error(f"no command {str(value)!r}{did_you_mean(str(value), known)}")
         message = f"{value!r} is none of {', '.join(known)}{did_you_mean(str(value), known)}"
         raise argparse.ArgumentError(action, message)
+
+
+def names(text: str) -> list[str]:
+    """Return what stands between commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def radii(text: str) -> list[Radius]:
+    """Return the radii in a list such as ``2/255,8/255``.
+
+    Raises:
+        argparse.ArgumentTypeError: one of them is none.
+    """
+    try:
+        return [Radius(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def file_path(text: str) -> Path:

@@ -2,11 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import TypeAlias
 
-from dyart.cli.parsers import file_path
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+from dyart.cli.parsers import Commands, file_path
 
 # Bytes of a file that are looked at for a page's title, which may name many runs.
 HEAD = 1_000_000
