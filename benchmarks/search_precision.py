@@ -3,7 +3,7 @@
     python benchmarks/search_precision.py --images images.npy --labels labels.npy
 
 DyART's search (soft boundary, L-inf) on the ResNet-18 of the pyautoattack wheel, whose margins are around 1/255: in
-bfloat16 and float16, with and without finer ends (`dyart.engine.ends`), and with convolutions in TF32. Uncompiled.
+bfloat16 and float16, with and without finer ends (`dyart.engine.fine_ends`), and with convolutions in TF32. Uncompiled.
 Distances are over those of 100 steps in plain float32; conditions (a) and (b) are those that the search itself sees, as
 in a training. Writes results/search_precision.json.
 """
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import dyart
-from dyart.engine import ends
+from dyart.engine import fine_ends
 from dyart.engine.views import Views
 from dyart.methods import DyART
 from harness import RESULTS, autoattack_resnet18, load_images, share, write
@@ -25,18 +25,18 @@ from harness import RESULTS, autoattack_resnet18, load_images, share, write
 STEPS = (7, 8, 9, 10, 20)
 REFERENCE = 100
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": None}
-ENDS = {"as they are": (), "inputs finer": (ends.FirstConv2d,), "logits finer": (ends.LastLinear,)}
-ENDS["both finer"] = (ends.FirstConv2d, ends.LastLinear)
+ENDS = {"as they are": (), "inputs finer": (fine_ends.FirstConv2d,), "logits finer": (fine_ends.LastLinear,)}
+ENDS["both finer"] = (fine_ends.FirstConv2d, fine_ends.LastLinear)
 LINE = "{precision} {ends:12} {steps:3d} steps  found {found:.3f}  (a) {a:.3f}  (b) {b:.3f}  both {conditions_ab:.3f}  "
 LINE += "distance {mean_over_reference:.3f}"
 
 
-def view(net: nn.Module, half: torch.dtype | None, kept: tuple[type[nn.Module], ...]) -> Views:
+def view(net: nn.Module, half: torch.dtype | None, kept: tuple[type[nn.Module], ...], example: Tensor) -> Views:
     """Return a view of a network with these finer ends alone."""
-    views = Views(net, compile=False, half=half)
+    views = Views(net, compile=False, half=half, example=example)
     assert isinstance(views.search, nn.Module)
     for layer in views.search.modules():
-        if type(layer) in (ends.FirstConv2d, ends.LastLinear) and type(layer) not in kept:
+        if type(layer) in (fine_ends.FirstConv2d, fine_ends.LastLinear) and type(layer) not in kept:
             layer.__class__ = type(layer).__base__
     return views
 
@@ -50,7 +50,7 @@ def measured(net: nn.Module, x: Tensor, y: Tensor) -> list[dict[str, Any]]:
     records = []
     for name, half in HALVES.items():
         for which, kept in ENDS.items() if half is not None else [("as they are", ())]:
-            views = view(net, half, kept)
+            views = view(net, half, kept, x[:2])
             for steps in STEPS:
                 with views.searching(x.device):
                     found = DyART(steps=steps).search(views.search, x, y)

@@ -42,7 +42,7 @@ def searched(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, BoundaryPoints]:
     problem: dict[str, Any] = {"boundary": "soft", "rivals": 1}
     found = {f"{SEARCH_STEPS} steps": dyart.closest_boundary_points(net, x, y, steps=SEARCH_STEPS, **problem)}
     found |= {name: dyart.closest_boundary_points(net, x, y, **(problem | setting)) for name, setting in LONG.items()}
-    views = Views(net, x.is_cuda, DyART.crafting)
+    views = Views(net, x.is_cuda, DyART.crafting, x[:2])
     method = DyART(steps=SEARCH_STEPS)
     method.compiled = x.is_cuda
     with views.searching(x.device):

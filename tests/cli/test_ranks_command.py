@@ -9,8 +9,8 @@ import pytest
 from dyart.cli import main
 from dyart.data import ranks
 from dyart.data.ranks import Team
-from dyart.engine.ending import WATCHED, ending
 from dyart.engine.fabric import make_fabric
+from dyart.engine.process_end import WATCHED, ending
 
 NETWORKS = Path(__file__).parents[1] / "engine"
 

@@ -10,8 +10,8 @@ from ranks_cases import measured
 from dyart.cli import main
 from dyart.data import load
 from dyart.data.ranks import team_here
-from dyart.engine.ending import ending
 from dyart.engine.fit import TrainingError
+from dyart.engine.process_end import ending
 from dyart.engine.run import train
 from dyart.recipes import resolve
 

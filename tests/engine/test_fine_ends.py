@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dyart.engine.ends import FirstConv2d, FirstLinear, LastLinear, ends_of, fine_ends
+from dyart.engine.fine_ends import FirstConv2d, FirstLinear, LastLinear, ends_of, fine_ends
 from dyart.engine.views import Views
 from dyart.methods import AT, DyART
 from dyart.models import build

@@ -8,7 +8,7 @@ from engine_cases import make_config
 from torch import nn
 
 from dyart.engine.run import prepare
-from dyart.engine.tensors import Kept, NetworkError
+from dyart.engine.tensors import NetworkError, TensorPlaces
 from dyart.engine.views import Views
 
 
@@ -51,7 +51,7 @@ def test_a_tensor_that_is_replaced_is_named_after_the_first_step(name, tensor):
 
 def test_writing_into_tensors_is_no_matter():
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.LazyLinear(2))
-    kept = Kept(model)
+    kept = TensorPlaces(model)
     optimizer = torch.optim.SGD(model[:2].parameters(), lr=0.1, momentum=0.9)
     model(torch.rand(4, 3)).sum().backward()
     optimizer.step()

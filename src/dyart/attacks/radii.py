@@ -47,7 +47,9 @@ def width_of(bounds: Bounds) -> float:
 
 
 def check_unit(name: str, radius: float, norm: Norm, bounds: Bounds) -> None:
-    """Raise if an L-inf radius is larger than the box, such as 8 for 8/255; as large as the box, all margins are below.
+    """Raise if an L-inf radius is larger than the box, such as 8 for 8/255.
+
+    One as large as the box is fine: every margin is below it.
 
     Raises:
         ValueError: it is; the message says what may have been meant.

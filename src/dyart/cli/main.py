@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         together: Callable[[], AbstractContextManager[None]] = nullcontext
         if options.command not in WITHOUT_TORCH:
-            from dyart.engine.ending import ending
+            from dyart.engine.process_end import ending
 
             together = ending
         if early:
@@ -95,8 +95,8 @@ def _user_errors() -> tuple[type[Exception], ...]:
     """Return the errors whose message is all that a user needs; any other is a bug and shows its traceback."""
     from dyart.data import DataError
     from dyart.engine.checkpoint import CheckpointError
-    from dyart.engine.ending import ProcessError
     from dyart.engine.fit import TrainingError
+    from dyart.engine.process_end import ProcessError
     from dyart.engine.stored import RunError
 
     return (DataError, CheckpointError, TrainingError, RunError, ProcessError, ValueError, OSError, ImportError)

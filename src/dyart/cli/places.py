@@ -43,9 +43,9 @@ def evaluation_folder(
     """Return the folder of an evaluation, and words for the user where it is not the usual one.
 
     A run's own folder for its best weights on the whole test set; one in it for a checkpoint or a part of the set.
-    Without a run, one that is named after the weights or the model. What a finished evaluation of the same weights has
-    there already is replaced alone by a more thorough attack in the same norm, at these radii and perhaps more; any
-    other goes beside it.
+    Without a run, one that is named after the weights or the model. A finished record of
+    the same weights there is replaced only by a more thorough attack in the same norm, at these radii and perhaps
+    more; any other evaluation goes into a folder beside it.
 
     Args:
         run: the run's folder.

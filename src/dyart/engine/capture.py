@@ -20,9 +20,9 @@ class CaptureError(RuntimeError):
 
 
 class Pool:
-    """Memory that graphs share of which only one is replayed at a time, and whose results are used before the next is.
+    """Memory that CUDA graphs share: they never run at the same time, and one's results are used before the next runs.
 
-    The first one recorded brings it.
+    The first graph that is recorded allocates it.
     """
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dyart.data.ranks import Team
-from dyart.engine.ending import LAUNCHED, WATCHED, leave
+from dyart.engine.process_end import LAUNCHED, WATCHED, leave
 from dyart.recipes.config import Precision, Strategy
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from dyart.engine.schedules import rates
 from dyart.engine.seeds import seeding
 from dyart.engine.signals import on_signals
 from dyart.engine.steps import Stepper
-from dyart.engine.tensors import Kept
+from dyart.engine.tensors import TensorPlaces
 from dyart.engine.validation import Judge, Validation, tracked_rows
 from dyart.engine.views import Views, compiled
 from dyart.methods.base import Method
@@ -83,7 +83,7 @@ class Training:
         precision, _ = possible_precision(config.train.precision, fabric.device.type)
         half = method.crafting if precision == "bf16" else None
         self.views = Views(model, compile, half, torch.zeros((2, *data.shape), device=fabric.device))
-        self.kept = Kept(model)
+        self.places = TensorPlaces(model)
         self.position, self.best, self.best_epoch = Position(), (-1.0, -1.0), -1
         self.means, self.window = Meter(), Meter()
         self.epoch_began, self.seconds_before = time.monotonic(), 0.0  # this epoch's, in this process and before it
@@ -139,15 +139,15 @@ class Training:
             raise TrainingError(self._not_finite(error)) from error
         except torch.OutOfMemoryError as error:
             raise TrainingError(
-                f"out of memory in step {self.steps_done + 1}; {self._kept()}. Split every batch with train.accumulate "
-                f"{self._more_parts()}, which changes nothing but BatchNorm's batches and weights that "
-                "are relative to a batch's (GAIRAT, MAIL's normalize, DyART's relative; methods with AWP take whole "
-                "batches), or use train.precision bf16"
+                f"out of memory in step {self.steps_done + 1}; {self._last_good()}. Split every batch with "
+                f"train.accumulate {self._more_parts()}, which changes nothing but BatchNorm's batches and weights "
+                "that are relative to a batch's (GAIRAT, MAIL's normalize, DyART's relative; methods with AWP take "
+                "whole batches), or use train.precision bf16"
             ) from error
         except OSError as error:
             place = error.filename or self.folder or "a callback"
             raise TrainingError(
-                f"{error.strerror or error} ({place}) at step {self.steps_done}; {self._kept()}"
+                f"{error.strerror or error} ({place}) at step {self.steps_done}; {self._last_good()}"
             ) from error
         return self
 
@@ -254,7 +254,7 @@ class Training:
         self.position.step += 1
         self.taken += 1
         if self.taken == 1:
-            self.kept.check()
+            self.places.check()
         metrics = metrics | {"loss": loss, "gradient_norm": norm}
         self.means.add(metrics)
         self.window.add(metrics)
@@ -286,7 +286,7 @@ class Training:
             callback.on_record(self, record)
 
     def _finish_epoch(self, phase: Phase, train_seconds: float, started: float) -> None:
-        self.kept.check()
+        self.places.check()
         done = self.position.epoch
         record: Record = {"kind": "epoch", "epoch": done, "phase": phase.name, "step": self.steps_done}
         record |= self.means.means()
@@ -329,7 +329,7 @@ class Training:
             self.saver.wait()
         self.fabric.barrier()  # nobody leaves before it is saved
         reason = self.stop_reason or "stopped by a signal to another process"
-        raise TrainingError(f"{reason} after step {self.steps_done}; {self._kept()}")
+        raise TrainingError(f"{reason} after step {self.steps_done}; {self._last_good()}")
 
     def _save(self, name: str | None, best: bool = False, record: Record | None = None) -> None:
         """Begin to write a checkpoint; without a name, see that the one before is written."""
@@ -353,12 +353,12 @@ class Training:
         broken = f", the inputs of examples {batch.index[rows].tolist()}" if bool(rows.any()) else ""
         skipping = "" if self.guard.skip else ". train.skip_bad_batches true leaves single bad batches out"
         return (
-            f"step {step} (epoch {epoch + 1}) is not finite: {error}{broken}; {self._kept()}. Usual causes: a learning "
-            "rate that is too high (halve optim.lr), no clipping (set optim.clip 1.0), images that are not finite"
-            f"{skipping}"
+            f"step {step} (epoch {epoch + 1}) is not finite: {error}{broken}; {self._last_good()}. Usual causes: a "
+            "learning rate that is too high (halve optim.lr), no clipping (set optim.clip 1.0), images that are not "
+            f"finite{skipping}"
         )
 
-    def _kept(self) -> str:
+    def _last_good(self) -> str:
         if self.folder is None or not self.index:
             return "no checkpoint was written yet"
         last = self.folder / "checkpoints" / self.index["last"]

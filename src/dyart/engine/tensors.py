@@ -14,7 +14,7 @@ def places_of(model: nn.Module) -> dict[str, int]:
     return {name: tensor.data_ptr() for name, tensor in named if not is_lazy(tensor)}
 
 
-class Kept:
+class TensorPlaces:
     """Notices when a network puts a new tensor in the place of one that others hold on to.
 
     Args:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dyart.boundary.model import Model, for_evaluation
-from dyart.engine.ends import ends_of, fine_ends
+from dyart.engine.fine_ends import ends_of, fine_ends
 from dyart.engine.folded import FoldedView
 from dyart.engine.tensors import check_shared
 from dyart.recipes.config import Switch

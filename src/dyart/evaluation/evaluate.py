@@ -96,8 +96,8 @@ def evaluate(
     The model's modes, flags, gradients, buffers and the global random state are the same afterwards.
 
     Args:
-        model: any callable from inputs to logits ``[N, K]`` (or to an object with ``.logits``), K >= 2. Of one that
-            ``torch.compile`` made, the module inside is evaluated: its backward pass may run but once.
+        model: any callable from inputs to logits ``[N, K]`` (or to an object with ``.logits``), K >= 2. Of one
+            that ``torch.compile`` made, the module inside is evaluated: a compiled graph has one backward pass only.
         inputs: ``[N, ...]``: tensor or array of float32 or float64 inside the bounds, or of uint8 (divided by 255).
             Batches of them are sent to the device one by one. Normalisation belongs inside the model.
         labels: ``[N]``, integers.
@@ -290,7 +290,7 @@ def _facts_of(view: View, device: torch.device) -> dict[str, Any]:
 
 
 def _need_pyautoattack(attack: str, tier: Tier, norm: Norm) -> None:
-    if standard.of_authors(tier.battery, norm):
+    if standard.needs_pyautoattack(tier.battery, norm):
         try:
             import pyautoattack  # noqa: F401
         except ImportError as error:

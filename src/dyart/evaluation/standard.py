@@ -56,7 +56,7 @@ def run(
         room: APGD-T aims at several classes at once, as long as that makes a batch of at most so many.
 
     Raises:
-        ImportError: pyautoattack is needed (see ``of_authors``) and not installed.
+        ImportError: pyautoattack is needed (see ``needs_pyautoattack``) and not installed.
     """
     low, high = box
     span = high - low
@@ -71,7 +71,7 @@ def run(
     return torch.where(points == x, inputs, (low + span * points).clamp(low, high))
 
 
-def of_authors(names: Sequence[str], norm: Norm) -> bool:
+def needs_pyautoattack(names: Sequence[str], norm: Norm) -> bool:
     """Return whether some of the attacks need the authors' package: all but Auto-PGD for L-inf and L2."""
     return any(name in NAMES and (norm == "l1" or "apgd" not in name) for name in names)
 

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, for_evaluation, ieee_float32, logits_of
-from dyart.engine.ends import ends_of, fine_ends
+from dyart.engine.fine_ends import ends_of, fine_ends
 from dyart.engine.folded import FoldedView
 from dyart.engine.views import compiled, frozen_view
 

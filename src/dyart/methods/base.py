@@ -136,12 +136,12 @@ class Method(ABC, Generic[Crafted]):
         Where examples of a batch have a say in each other's loss (AWP, GAIRAT, MAIL with ``normalize``, DyART with
         ``relative``: see ``couples``) and the model is a DistributedDataParallel, the batch is that of all processes,
         in the order of their ranks: batches of equal size have the gradient of one process with all the examples, and
-        random starts are those of that process. Every process must call alike, as the wrapper itself asks, which counts
-        processes alike whatever their batches' sizes; a call exchanges the sizes, with one host synchronisation. What
-        is logged is of the process's own examples where the loss does not need more. Under ``no_grad`` nothing is
-        exchanged; nor in eval mode, inside ``no_sync()`` or with ``join()``, where processes need not call alike, and
-        without the wrapper around the model (in a LightningModule, say): a warning tells once that each process is by
-        itself.
+        random starts are those of that process. Every process must make the same calls, as the wrapper itself asks
+        (it weighs processes alike, whatever the sizes of their batches); a call exchanges the sizes, with one host
+        synchronisation. What is logged is of the process's own examples where the loss does not need more. Under
+        ``no_grad`` nothing is exchanged; nor in eval mode, inside ``no_sync()`` or with ``join()``, where processes
+        need not call alike, and without the wrapper around the model (in a LightningModule, say): a warning tells once
+        that each process is by itself.
 
         The first call checks the batch (see ``check``), which costs host synchronisation; later ones have none but
         what the method itself has.

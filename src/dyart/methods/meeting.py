@@ -1,9 +1,9 @@
 """A batch of anybody's own loop that several processes share under DistributedDataParallel.
 
 A method that couples the examples of a batch needs all of them for the gradient of one process with the whole batch. In
-a loop of one's own nobody says which processes share it, and an exchange that one of them does not come to lasts for
-ever. So there is one only where the processes meet in any case: where the backward pass of this very call is theirs
-together. Elsewhere every process is by itself, as it always was, and a warning says so.
+a loop of one's own nobody says which processes share it, and an exchange that one of them does not take part in never
+ends. So there is one only where the processes wait for each other in any case: where DistributedDataParallel brings
+together the gradients of this very call. Elsewhere every process is by itself, and a warning says so.
 """
 
 import torch

@@ -1,9 +1,9 @@
 """A network in half precision whose two ends are finer: what it sees, and what it says.
 
 bfloat16 has 8 bits. Between 1/2 and 1 it knows 128 values, as many as a pixel has: moves of less than 1/255 are lost or
-doubled. And logits around 10 are multiples of 1/16. A boundary search cannot do with that where margins are small: the
-sides that it sees are not the network's. float16 has 11 bits, which is still coarse for single pixels. Both ends cost
-next to nothing.
+doubled. And logits around 10 are multiples of 1/16. Where margins are small that misleads a boundary search: an example
+can lie on the other side of the boundary than in the network itself. float16 has 11 bits, which is still coarse for
+single pixels. Both ends cost next to nothing.
 """
 
 from typing import NamedTuple

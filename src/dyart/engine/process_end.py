@@ -1,8 +1,8 @@
 """How several processes end: together, and with the words of the one that failed.
 
 Whoever starts the processes (torchrun, SLURM, Fabric) ends all of them when one has failed; that may take seconds, and
-what the others say in the meantime, of connections that were closed, helps nobody. So a process that fails leaves its
-words with the others' meeting point, and those who only lost it look for them there.
+what the others say in the meantime, of connections that were closed, helps nobody. So a process that fails writes its
+error into the store of torch's process group, and those that only lost their connection to it read the error there.
 """
 
 import subprocess  # nosec B404  # fixed commands, without a shell
