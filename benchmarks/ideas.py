@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dyart import DyART
-from dyart.attacks.pgd import per_row
 from dyart.boundary.gradient import margin_weights
 from dyart.boundary.margins import boundary_value
 from dyart.boundary.model import Model
-from dyart.boundary.norms import dual_norm, flat
+from dyart.boundary.norms import dual_norm, flat, per_row
 from dyart.boundary.points import BoundaryPoints
 from dyart.data.loader import Batch
 from dyart.data.ranks import gathered

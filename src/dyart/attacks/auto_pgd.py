@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dyart.attacks.pgd import ATTACK_NORMS, AttackNorm, Objective, per_row
+from dyart.attacks.pgd import ATTACK_NORMS, AttackNorm, Objective
 from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, logits_of
-from dyart.boundary.norms import flat
+from dyart.boundary.norms import flat, per_row
 from dyart.boundary.validation import check_choice
 
 # Shares of all steps: the first period, what each is shorter than the one before, the shortest; and the share of a

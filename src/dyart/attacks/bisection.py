@@ -10,6 +10,7 @@ from torch import Tensor
 from dyart.attacks.pgd import clipped
 from dyart.boundary.margins import at_least_float32, soft_logit_margin
 from dyart.boundary.model import Model, logits_of
+from dyart.boundary.norms import per_row
 from dyart.boundary.validation import Bounds, check_count, check_positive
 
 
@@ -62,7 +63,7 @@ def margin_bisection(
 
 def along(inputs: Tensor, directions: Tensor, e: Tensor, bounds: Bounds = (0.0, 1.0)) -> Tensor:
     """Return ``inputs + e * directions`` with one e per example, clipped to the bounds."""
-    points = inputs + e.to(inputs.dtype).reshape(-1, *[1] * (inputs.ndim - 1)) * directions
+    points = inputs + per_row(e.to(inputs.dtype), inputs) * directions
     return clipped(points, bounds)
 
 

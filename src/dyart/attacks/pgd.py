@@ -16,7 +16,7 @@ from dyart.boundary import norms
 from dyart.boundary.kernels import compiled
 from dyart.boundary.margins import at_least_float32, logit_margin
 from dyart.boundary.model import Model, logits_of
-from dyart.boundary.norms import Norm
+from dyart.boundary.norms import Norm, per_row
 from dyart.boundary.validation import Bounds, as_bounds, check_choice, check_count, check_positive
 from dyart.data import draws
 
@@ -170,11 +170,6 @@ def _per_example(value: float | Tensor, inputs: Tensor) -> Tensor:
         # full, not tensor: no copy from the host, which a captured graph could not hold
         return torch.full((), float(value), dtype=inputs.dtype, device=inputs.device)
     return per_row(value.to(inputs.dtype), inputs)
-
-
-def per_row(value: Tensor, like: Tensor) -> Tensor:
-    """Return one value per example in a shape that broadcasts against ``like``, ``[N, 1, ...]``."""
-    return value.reshape(-1, *[1] * (like.ndim - 1))
 
 
 def _offset(inputs: Tensor, ball: Tensor, norm: Norm, start: Start, key: int | Tensor, index: Tensor) -> Tensor:

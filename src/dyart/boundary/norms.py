@@ -18,6 +18,11 @@ def flat(x: Tensor) -> Tensor:
     return x.reshape(len(x), math.prod(x.shape[1:]))
 
 
+def per_row(value: Tensor, like: Tensor) -> Tensor:
+    """Return one value per example in a shape that broadcasts against ``like``, ``[N, 1, ...]``."""
+    return value.reshape(-1, *[1] * (like.ndim - 1))
+
+
 def norm(x: Tensor, p: Norm) -> Tensor:
     """Return the p-norm of every example of ``x``, ``[N]``."""
     largest = flat(x).abs().amax(dim=1)  # 10 times as fast on a CPU as vector_norm

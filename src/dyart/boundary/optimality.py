@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dyart.boundary.norms import Norm, dual_norm, flat, norm
+from dyart.boundary.norms import Norm, dual_norm, flat, norm, per_row
 
 # How near to a bound a coordinate sits at it: in the box's width, or in the farthest way of a coordinate where the box
 # has none; and in any case in that way, since a box may be much wider than anything in it. Rounding comes on top.
@@ -42,7 +42,7 @@ def free_coordinates(
     """Return F, ``[N, D]``: false where a coordinate sits at the bound that it would have to cross to move on."""
     if lower is None or upper is None:
         return torch.ones_like(flat(points), dtype=torch.bool)
-    farthest = norm(displacement, "linf").reshape(-1, *[1] * (points.ndim - 1)).nan_to_num()
+    farthest = per_row(norm(displacement, "linf"), points).nan_to_num()
     span = upper - lower
     near = torch.minimum(PIN_TOLERANCE * torch.where(span.isfinite(), span, farthest), PIN_OF_WAY * farthest)
     rounding = PIN_ROUNDING * torch.finfo(gradient.dtype).eps

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
+from dyart.engine.weights import some
+
 # So many bad batches one after the other are no accident: the weights are broken, or the data is.
 MOST_IN_A_ROW = 20
-SHOWN = 3
 
 
 class NotFiniteError(RuntimeError):
@@ -110,14 +111,14 @@ class Guard:
         if step >= 0 and not self.skip:
             raise NotFiniteError(step, self._words(unchanged))
         if weights and (broken := self._broken()):
-            raise NotFiniteError(-1, f"the weights {_some(broken)}")  # now: an earlier bad step was skipped
+            raise NotFiniteError(-1, f"the weights {some(broken)}")  # now: an earlier bad step was skipped
 
     def _words(self, unchanged: bool) -> str:
         gradients = [name for name, good in zip(self.names, self.norms.isfinite().tolist(), strict=True) if not good]
         words = [] if bool(self.loss.isfinite()) else [f"the loss ({float(self.loss)})"]
-        words += [f"the gradient of {_some(gradients)}"] if gradients else []
+        words += [f"the gradient of {some(gradients)}"] if gradients else []
         if unchanged and (broken := self._broken()):
-            words.insert(0, f"the weights {_some(broken)}, already before it")
+            words.insert(0, f"the weights {some(broken)}, already before it")
         return ", ".join(words) or "the norm of all gradients"
 
     def _broken(self) -> list[str]:
@@ -136,8 +137,3 @@ class Guard:
         for state in optimizer.state.values():
             yield from (value for value in state.values() if isinstance(value, Tensor))
         yield from more
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -93,7 +93,7 @@ def _from_checkpoint(content: object, path: Path) -> State:
                 print(f"weights: the entry {name!r} of {path}{more}")
                 return dict(content[name])
     held = (
-        f"the entries {_some([str(name) for name in content])}"
+        f"the entries {some([str(name) for name in content])}"
         if isinstance(content, Mapping)
         else type(content).__name__
     )
@@ -173,12 +173,12 @@ def _differences(
     shapes = [key for key in own if key in weights and weights[key].shape != own[key].shape]
     words = []
     if missing:
-        words.append(f"{len(missing)} of its {len(own)} entries are missing ({_some(missing)})")
+        words.append(f"{len(missing)} of its {len(own)} entries are missing ({some(missing)})")
     if spare:
-        words.append(f"{len(spare)} entries are unknown to it ({_some(spare)})")
+        words.append(f"{len(spare)} entries are unknown to it ({some(spare)})")
     if shapes:
         sizes = [f"{key} is {_size(weights[key])} in the file and {_size(own[key])} in the network" for key in shapes]
-        words.append(f"{len(shapes)} have another shape ({_some(sizes)})")
+        words.append(f"{len(shapes)} have another shape ({some(sizes)})")
     outputs = {weights[k].shape[0] for k in shapes if own[k].ndim and weights[k].ndim and own[k].shape[0] == classes}
     if len(outputs) == 1 and outputs != {classes} and not missing and not spare:
         count = outputs.pop()
@@ -186,7 +186,8 @@ def _differences(
     return "; ".join(words)
 
 
-def _some(words: Sequence[str]) -> str:
+def some(words: Sequence[str]) -> str:
+    """Return the first of several words, and how many more there are."""
     more = len(words) - SHOWN
     return ", ".join(words[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 

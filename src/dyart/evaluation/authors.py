@@ -16,7 +16,7 @@ from dyart.attacks.auto_pgd import TINY, auto_pgd, random_start
 from dyart.attacks.pgd import AttackNorm, Objective, cross_entropy
 from dyart.boundary.margins import logit_margin
 from dyart.boundary.model import Model
-from dyart.boundary.norms import Norm
+from dyart.boundary.norms import Norm, per_row
 from dyart.boundary.norms import norm as norm_of
 
 # Classes aimed at, in the standard version; and the fewest classes for the targeted DLR loss.
@@ -136,7 +136,7 @@ class Batch:
         points, (left, _) = self.x.clone(), self._begin()
         if len(left) == 0:
             return points
-        wide = self.radius.reshape(-1, *[1] * (self.x.ndim - 1))
+        wide = per_row(self.radius, self.x)
 
         def placed(u: Tensor, rows: Tensor) -> Tensor:
             return (self.x[rows] + wide[rows] * (2 * u - 1)).clamp(0.0, 1.0)

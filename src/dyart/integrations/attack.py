@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dyart.boundary.model import Model
-from dyart.boundary.norms import NORMS, Norm
+from dyart.boundary.norms import NORMS, Norm, per_row
 from dyart.boundary.search import closest_boundary_points
 
 _BY_NUMBER: dict[float, Norm] = {1.0: "l1", 2.0: "l2", math.inf: "linf"}
@@ -44,7 +44,7 @@ def dyart_attack(
     found = closest_boundary_points(model, inputs, labels, norm=norm_name(norm), steps=steps, signed=targeted, **search)
     # Searched from within its target, an example leaves it: it is where it should be.
     done = found.inside & targeted
-    return torch.where(done.reshape(-1, *[1] * (inputs.ndim - 1)), found.inputs, found.points)
+    return torch.where(per_row(done, inputs), found.inputs, found.points)
 
 
 def norm_name(norm: float | str) -> Norm:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dyart.attacks.kl import kl_divergence
-from dyart.attacks.pgd import ATTACK_NORMS, clipped, per_row, steepest
+from dyart.attacks.pgd import ATTACK_NORMS, clipped, steepest
 from dyart.attacks.radii import check_unit
 from dyart.boundary import validation
 from dyart.boundary.cost import Cost, ExponentialCost, check_cost
@@ -23,7 +23,7 @@ from dyart.boundary.gradient import margin_costs, margin_weights
 from dyart.boundary.kernels import compiled
 from dyart.boundary.margins import BOUNDARIES, Boundary, boundary_value
 from dyart.boundary.model import Model, evaluation_mode, logits_of
-from dyart.boundary.norms import NORMS, Norm, flat
+from dyart.boundary.norms import NORMS, Norm, flat, per_row
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.points import BoundaryPoints, Passes
 from dyart.boundary.problem import Problem

@@ -26,6 +26,7 @@ from dyart.attacks.pgd import ATTACK_NORMS, AttackNorm, pgd
 from dyart.attacks.radii import check_unit
 from dyart.boundary import validation
 from dyart.boundary.model import Model, logits_of
+from dyart.boundary.norms import per_row
 from dyart.boundary.validation import Bounds
 from dyart.data.loader import Batch
 from dyart.data.ranks import gathered
@@ -154,7 +155,7 @@ class MMA(Method[Margins]):
             bounds=self.bounds,
             compile=self.compiled,
         )
-        directions = (ends - batch.inputs) / (radius.reshape(-1, *[1] * (ends.ndim - 1)) + 1e-12)
+        directions = (ends - batch.inputs) / (per_row(radius, ends) + 1e-12)
         directions = directions.to(batch.inputs.dtype)  # radii are float32, points what the network takes
         cap = CAP * self.hinge
         e = margin_bisection(

@@ -6,6 +6,7 @@ Eight bits a coordinate, in the original image's place: crops and mirrorings dif
 import torch
 from torch import Tensor
 
+from dyart.boundary.norms import per_row
 from dyart.data import placement
 from dyart.data.loader import Batch
 from dyart.data.ranks import gathered
@@ -29,7 +30,7 @@ class Ways:
 
     def of(self, batch: Batch) -> Tensor:
         """Return the displacements of a batch as it is placed, like its inputs; zero where none is known."""
-        size = self.sizes[batch.index].reshape(-1, *[1] * (batch.inputs.ndim - 1))
+        size = per_row(self.sizes[batch.index], batch.inputs)
         ways = self.steps[batch.index].to(batch.inputs.dtype) * size / LEVELS
         return ways if batch.placement is None else placement.placed(ways, batch.placement)
 
@@ -43,8 +44,8 @@ class Ways:
         size = ways.flatten(1).abs().amax(dim=1)
         usable = known & (size > 0) & size.isfinite()
         size = torch.where(usable, size, 0.0)
-        per_row = torch.where(usable, size, 1.0).reshape(-1, *[1] * (ways.ndim - 1))
-        steps = torch.where(usable.reshape(per_row.shape), LEVELS * ways / per_row, 0.0)
+        steps = LEVELS * ways / per_row(torch.where(usable, size, 1.0), ways)
+        steps = torch.where(per_row(usable, ways), steps, 0.0)
         # Every process keeps them all: the next epoch's batches are divided otherwise.
         kept = steps.round().to(torch.int8), size.to(self.sizes.dtype), batch.index
         steps, size, index = (gathered(tensor, batch.shard) for tensor in kept)
