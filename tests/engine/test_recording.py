@@ -9,7 +9,8 @@ from engine_cases import make_config
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from dyart.attacks.accuracy import correct, resists_pgd
+from dyart.attacks.accuracy import correct, judged
+from dyart.boundary.model import evaluation_mode
 from dyart.data import draws
 from dyart.data.loader import Batch
 from dyart.engine import capture
@@ -225,9 +226,11 @@ def test_it_is_the_public_functions_verdict(graphs):
     settings = training.config.eval
     clean, robust = validation.judge(validation.inputs, validation.labels, validation.places)
     model, key = training.average.model, draws.key(training.config.seed, "validation")
-    attack = {"steps": settings.steps, "key": key, "index": validation.places, "batch_size": 48}
-    assert torch.equal(clean, correct(model, validation.inputs, validation.labels))
-    assert torch.equal(robust, resists_pgd(model, validation.inputs, validation.labels, settings.radius, **attack))
+    data = validation.inputs, validation.labels
+    assert torch.equal(clean, correct(model, *data))
+    with evaluation_mode(model):
+        wanted = judged(model, *data, settings.radius, settings.steps, key=key, index=validation.places)
+    assert torch.equal(robust, wanted[1])
 
 
 def test_a_recorded_validation_follows_the_weights(graphs):

@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from dyart.cli.main import main
-from dyart.cli.networks import add_network_options, named_network
+from dyart.cli.network_options import add_network_options
+from dyart.cli.networks import named_network
 from dyart.engine.stored import RunError
 from dyart.models import Description, build, load, save
 from dyart.models.described import ENTRY, description_of
