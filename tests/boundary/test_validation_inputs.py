@@ -74,6 +74,19 @@ def test_inputs_outside_a_tiny_box_are_no_rounding():
         search(model, 3 * inputs, classes(), bounds=(0.0, tiny))
 
 
+def test_rounding_is_in_proportion_to_the_bounds_of_each_feature():
+    wide = torch.ones(SHAPE)
+    wide[0], wide[1] = 1e6, 1e-6
+    box = (torch.zeros(SHAPE), wide.clone())
+    box[1][2] = math.inf
+    inputs = examples() * wide
+    inputs[1, 0] = 1e6 + 0.25  # as far as float32 is off after a change of scale and back
+    search(Counting(), inputs, classes(), bounds=box)
+    inputs[1, 1] = 2e-6
+    with pytest.raises(ValueError, match="outside the bounds by 1e-06 "):
+        search(Counting(), inputs, classes(), bounds=box)
+
+
 @pytest.mark.parametrize("bounds", [(-3.0, 3.0), None, (-torch.ones(SHAPE), torch.full((3, 1, 1), 1.5))])
 @both
 def test_other_bounds_admit_other_ranges(call, bounds):

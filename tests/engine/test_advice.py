@@ -1,5 +1,6 @@
 """Warnings about settings: only where they hold for long, and once each."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -84,4 +85,4 @@ def test_a_burn_in_that_taught_nothing(tmp_path, caplog, rate, said):
     train(make_config(tmp_path / "run", "dyart", **settings | {"model_name": "engine_networks:undecided"}))
     lines = [line for line in caplog.messages if line.startswith("the burn-in ends with")]
     assert len(lines) == said
-    assert all("33 % are by chance" in line and "optim.burn_in_lr" in line for line in lines)
+    assert all(re.search("would be right for 3[3-9] %", line) and "optim.burn_in_lr" in line for line in lines)

@@ -77,23 +77,23 @@ def check_inputs(inputs: Tensor, bounds: Bounds) -> None:
         raise ValueError(f"inputs contain NaN or infinity in {len(rows)} examples, the first at index {int(rows[0])}")
     if lower is None or upper is None:
         return
-    beyond = torch.maximum(lower - inputs, inputs - upper).max()
-    if float(beyond) > range_tolerance(lower, upper):
+    if beyond := beyond_bounds(inputs, lower, upper):
         least, most = float(inputs.min()), float(inputs.max())
         advice = "if these are normalised images, put the normalisation inside the model and pass images in [0, 1]"
         if least >= 0 and most > 16 and float(upper.max()) <= 1:
             advice = "divide pixels from 0 to 255 by 255"
         raise ValueError(
-            f"inputs lie outside the bounds by {float(beyond):g} (inputs from {least:g} to {most:g}). Margins are "
+            f"inputs lie outside the bounds by {beyond:g} (inputs from {least:g} to {most:g}). Margins are "
             f"measured in the space of the inputs: {advice}; if the data has another range, pass bounds=(low, high), "
             "or bounds=None for no bounds"
         )
 
 
-def range_tolerance(lower: Tensor, upper: Tensor) -> float:
-    """Return by how much inputs may lie outside a box: rounding, in proportion where the box lies close to zero."""
-    size = float(torch.maximum(lower.abs().max(), upper.abs().max()))
-    return RANGE_TOLERANCE * min(size, 1.0)
+def beyond_bounds(inputs: Tensor, lower: Tensor, upper: Tensor) -> float:
+    """Return how far inputs lie outside a box at most; 0 where that may be rounding, relative to each bound."""
+    size = torch.maximum(*(torch.where(bound.isfinite(), bound.abs(), 1.0) for bound in (lower, upper)))
+    beyond = torch.maximum(lower - inputs, inputs - upper)
+    return float(torch.where(beyond > RANGE_TOLERANCE * size, beyond, 0.0).max())
 
 
 def check_start(start: object, inputs: Tensor, bounds: Bounds, values: bool) -> None:

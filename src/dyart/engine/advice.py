@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dyart.engine.callbacks import Callback
 from dyart.engine.metrics import Record
 
@@ -90,13 +92,17 @@ class Advice(Callback):
     @staticmethod
     def _burnt_in(training: "Training", record: Record) -> None:
         """Warn where the network has learnt next to nothing: margins of such a network are no use to a method."""
-        chance, right = 1 / len(training.data.classes), record.get("val_clean")
-        if right is None or record["epoch"] < training.config.train.burn_in or right >= chance + LEARNT * (1 - chance):
+        right = record.get("val_clean")
+        if right is None or record["epoch"] < training.config.train.burn_in:
+            return
+        _, counts = np.unique(training.data.train.labels[training.data.holdout], return_counts=True)
+        chance = max(1 / len(training.data.classes), counts.max() / counts.sum())
+        if right >= chance + LEARNT * (1 - chance):
             return
         if training.fabric.is_global_zero:
             log.warning(
-                "the burn-in ends with %.0f %% of the images right, and %.0f %% are by chance: lower optim.burn_in_lr "
-                "and optim.lr, e.g. by ten, or raise train.burn_in",
+                "the burn-in ends with %.0f %% of the images right, and one class for all of them would be right for "
+                "%.0f %%: lower optim.burn_in_lr and optim.lr, e.g. by ten, or raise train.burn_in",
                 100 * right,
                 100 * chance,
             )

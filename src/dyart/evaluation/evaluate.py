@@ -24,6 +24,7 @@ from dyart.evaluation.alarms import masking_alarms
 from dyart.evaluation.behaviour import behaviour
 from dyart.evaluation.examples import Arrays, Examples, model_digest
 from dyart.evaluation.findings import Finding
+from dyart.evaluation.guessing import guessing
 from dyart.evaluation.journal import OUTPUTS, VERSIONS, open_journal
 from dyart.evaluation.ledger import Ledger
 from dyart.evaluation.records import versions, write_records
@@ -189,6 +190,7 @@ def evaluate(
         runner.run()
         notes += standard.replaced(tier.battery, runner.classes, norm)
         verdicts = ledger.close()
+        notes += [words] if (words := guessing(verdicts.predictions, verdicts.labels)) else []
         result = Evaluation(
             verdicts=verdicts,
             settings=settings,

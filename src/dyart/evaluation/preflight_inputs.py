@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from dyart.boundary.validation import Bounds, as_bounds, check_labels, range_tolerance
+from dyart.boundary.validation import Bounds, as_bounds, beyond_bounds, check_labels
 from dyart.evaluation.findings import Finding
 
 # Inputs that reach over less of the box than this were scaled twice: once by 255 is 0.0039.
@@ -36,8 +36,7 @@ def input_findings(inputs: Tensor, bounds: Bounds, index: Tensor) -> list[Findin
 
 def _range_findings(inputs: Tensor, low: float, high: float, lower: Tensor, upper: Tensor) -> list[Finding]:
     least, most = float(lower.min()), float(upper.max())
-    beyond = float(torch.maximum(lower - inputs, inputs - upper).max())
-    if beyond > range_tolerance(lower, upper):
+    if beyond_bounds(inputs, lower, upper):
         seen = f"inputs go from {low:g} to {high:g}, outside the box {least:g} to {most:g}"
         if low >= 0 and 1 < most * 100 < high <= 255:
             todo = "these look like images in 0..255: divide them by 255"

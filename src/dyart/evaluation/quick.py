@@ -13,6 +13,7 @@ from dyart.engine.run import default_folder, make_model
 from dyart.engine.stored import averaged_weights, checkpoint_of, load_weights
 from dyart.evaluation.evaluate import evaluate
 from dyart.evaluation.examples import data_digest, model_digest
+from dyart.evaluation.guessing import guessing
 from dyart.evaluation.records import FILE, FLAGS, earlier, write_records
 from dyart.evaluation.result import Evaluation
 from dyart.evaluation.tiers import Attack
@@ -32,11 +33,13 @@ class Measured:
     path: Path
 
     def __str__(self) -> str:
-        """Return one line for a person."""
+        """Return one line for a person, and one more where the network guesses."""
         robust = ", ".join(f"{radius} {100 * value:.1f} %" for radius, value in self.result.robust_accuracy.items())
         attack = f"; robust by {self.result.words}: {robust}" if robust else ""
         count, clean = len(self.result.verdicts), self.result.clean_accuracy
-        return f"test set, {count} images: clean {100 * clean:.1f} %{attack} ({self.path})"
+        guess = guessing(self.result.verdicts.predictions, self.result.verdicts.labels)
+        words = f"test set, {count} images: clean {100 * clean:.1f} %{attack} ({self.path})"
+        return words if guess is None else f"{words}\n{guess}"
 
 
 def measure_run(training: Training) -> Measured | None:
