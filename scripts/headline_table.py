@@ -19,7 +19,9 @@ def _load(path: str) -> dict[str, Any]:
 
 
 def _link(*paths: str) -> str:
-    return ", ".join(f"[JSON]({path})" for path in paths)
+    if len(paths) == 1:
+        return f"[JSON]({paths[0]})"
+    return "JSON " + ", ".join(f"[{number}]({path})" for number, path in enumerate(paths, 1))
 
 
 def step_row() -> list[str]:
@@ -28,15 +30,13 @@ def step_row() -> list[str]:
     place = {"network": "resnet18", "normalization": "group", "batch": 128}
     rows = {r["method"]: r for r in _load(path)["records"] if place.items() <= r.items()}
     ours, at = rows["dyart"], rows["at"]
-    stated = _load(paper)
-    paper_ms, released_ms = stated["step_ms"], stated["released_code"]["step_ms"]["dyart"]
-    ratios = [paper_ms[f"DyART, {steps} search steps"] / paper_ms["AT, PGD-10"] for steps in (10, 20)]
+    stated = _load(paper)["step_ms"]
+    ratios = [stated[f"DyART, {steps} search steps"] / stated["AT, PGD-10"] for steps in (10, 20)]
     words = (
-        f"{ours['ms']:.1f} ms ({ours['search_steps']} search steps), "
-        f"{ours['ms'] / at['ms']:.2f} of AT; the paper {ratios[0]:.1f} (10), {ratios[1]:.1f} (20); "
-        f"its code {released_ms} ms"
+        f"{ours['ms'] / at['ms']:.2f} of a PGD-10 adversarial step ({ours['ms']:.1f} ms, {ours['search_steps']} search "
+        f"steps); in the paper {ratios[0]:.1f} (10 steps) and {ratios[1]:.1f} (20)"
     )
-    return ["DyART step, ResNet-18-GN", f"{words} {_link(path, paper)}"]
+    return ["A DyART step, ResNet-18-GN", words, _link(path, paper)]
 
 
 def search_row() -> list[str]:
@@ -44,8 +44,11 @@ def search_row() -> list[str]:
     path = "benchmarks/results/search_robust.json"
     found = {(r["norm"], r["boundary"], r["solver"], r["setting"]): r for r in _load(path)["records"]}
     ours, fab = (found["linf", "exact", *which] for which in (("fast", "20 steps"), ("pyautoattack FAB", "100 steps")))
-    words = f"{ours['mean_over_best']:.3f} in {ours['seconds']:.1f} s; AutoAttack's FAB {fab['mean_over_best']:.3f}"
-    return ["512 L-inf margins, over best", f"{words} in {fab['seconds']:.0f} s {_link(path)}"]
+    words = (
+        f"{ours['mean_over_best']:.3f} of the best known distance in {ours['seconds']:.1f} s; AutoAttack's FAB: "
+        f"{fab['mean_over_best']:.3f} in {fab['seconds']:.0f} s"
+    )
+    return ["L-inf margins of 512 images", words, _link(path)]
 
 
 def evaluation_row() -> list[str]:
@@ -55,8 +58,9 @@ def evaluation_row() -> list[str]:
     seconds = {r["part"]: r["seconds"] for r in records if r["kind"] == "part"}
     (pair,) = [r for r in records if r["kind"] == "comparison" and (r["first"], r["second"]) == ("peer", "default")]
     most = max(len(r["only_first_breaks"]) + len(r["only_second_breaks"]) for r in pair["radii"].values())
-    words = f"{seconds['default']:.0f} s; its own package {seconds['peer']:.0f} s; at most {most} verdicts differ"
-    return ["AutoAttack, five radii, 1,000 images", f"{words} {_link(path)}"]
+    own, peer = f"{seconds['default']:.0f} s", f"{seconds['peer']:.0f} s"
+    words = f"{own}; its own package {peer}; at most {most} verdicts differ at a radius"
+    return ["AutoAttack at five radii, 1,000 images", words, _link(path)]
 
 
 def training_row() -> list[str]:
@@ -65,9 +69,9 @@ def training_row() -> list[str]:
     rows = {row[0].label: records_of(row) for row in groups()["cifar10-resnet18-bn"].rows.values()}
     for label in (next(label for label in labels if rows[label]) for labels in SHOWN):
         shares = " / ".join(f"{mean(values_of(rows[label], column)):.1f}" for column in columns)
-        cells.append(f"{label}: {shares} ({_seeds(rows[label])})")
+        cells.append(f"{label} {shares} ({_seeds(rows[label])})")
         paths += [f"results/{record['name']}.json" for record in rows[label]]
-    return ["CIFAR-10: clean / APGD 4 / 8 / 16/255", f"{', '.join(cells)} {_link(*paths)}"]
+    return ["CIFAR-10, ResNet-18, 50 epochs: % clean / APGD at 4 / 8 / 16/255", "; ".join(cells), _link(*paths)]
 
 
 def fast_row(time: str, target: int, method: str) -> list[str]:
@@ -78,8 +82,9 @@ def fast_row(time: str, target: int, method: str) -> list[str]:
     longest = max(record["wall_seconds"] for record in records)
     paths = [f"results/{record['name']}.json" for record in records]
     compiling = max(record["start_seconds"] for record in records)
-    words = f"{method} {shares} after {longest:.0f} s, {compiling:.0f} of them compiling; {_seeds(records)}"
-    return [f"clean / APGD 8/255 in {time}", f"{words}, `{first.recipe}` {_link(*paths)}"]
+    times = f"{longest:.0f} s, {compiling:.0f} s of them compiling ({_seeds(records)})"
+    words = f"{method} {shares} after {times}: `{first.recipe}`"
+    return [f"CIFAR-10 in {time}: % clean / APGD at 8/255", words, _link(*paths)]
 
 
 def _seeds(records: Sequence[object]) -> str:
@@ -107,15 +112,15 @@ def embedded_row() -> list[str]:
     cells = []
     for method in ("DyART", "AT"):
         shares = embedded_shares(records, method, radii)
-        cells.append(f"{method} {' / '.join(f'{100 * share:.1f}' for share in shares)}")
-    return [f"embedded, CPU: clean / {' / '.join(radii)}", f"{', '.join(cells)}; 3 seeds {_link(path)}"]
+        cells.append(f"{method} {' / '.join(f'{100 * share:.1f}' for share in shares)} (3 seeds)")
+    return [f"Embedded images, small CNN, CPU: % clean / at {' / '.join(radii)}", "; ".join(cells), _link(path)]
 
 
 def headline() -> str:
     """Return the table."""
     fast = [fast_row("a minute", 45, "AT"), fast_row("six minutes", 50, "TRADES-AWP")]
     rows = [step_row(), search_row(), evaluation_row(), training_row(), *fast, embedded_row()]
-    return grid(["measured on one H200", ""], rows)
+    return grid(["on one H200", "measured", "source"], rows)
 
 
 MAKERS: dict[str, Callable[[], str]] = {"headline": headline}
