@@ -10,10 +10,10 @@ one version of matplotlib to the next.
 import csv
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import settings_figure
@@ -34,7 +34,9 @@ DPI = 200
 SOURCE = "Source"
 PAPER = "AT (paper)"
 GROUP = "cifar10-resnet18-bn"
-MARKERS = "osD^v<>PX*hpd"  # there are fewer colours than rows
+MARKERS = "osD^v<>PX*hpd8"  # there are fewer colours than rows
+# Points of the trade-off further below the median than this are an arrow at the edge.
+FAR_BELOW = 6
 SHOWN = ("clean", "robust", "train_clean", "train_robust")
 
 
@@ -110,22 +112,33 @@ def trade_off() -> "Figure":
 
     rows = {runs[0].label: records_of(runs) for runs in groups()[GROUP].rows.values()}
     shown, look = {label: records for label, records in rows.items() if records and label != "natural"}, looks()
+    ends = {label: [_ends(record) for record in records] for label, records in shown.items()}
+    floor = np.median([best[1] for pairs in ends.values() for best, *_ in pairs]) - FAR_BELOW
     with style.style():
         figure = Figure(figsize=(style.PAGE, 2.8), layout="constrained")
         axis = figure.subplots()
-        for label, records in shown.items():
+        for label, pairs in ends.items():
             colour, marker = look[label]
-            for number, record in enumerate(records):
-                ends = [evaluation_of(record, checkpoint, "apgd") for checkpoint in ("best", "last")]
-                found = [(100 * end["clean"], 100 * end["robust"]["8/255"]) for end in ends if end is not None]
-                axis.plot(*zip(*found, strict=True), color=colour, linewidth=0.7)
-                axis.plot(*found[0], marker, color=colour, markersize=4, label=None if number else label)
-                if len(found) > 1:
-                    axis.plot(*found[1], marker, color=colour, markersize=4, markerfacecolor="white")
+            for number, (best, *last) in enumerate(pairs):
+                axis.plot(*zip(best, *last, strict=True), color=colour, linewidth=0.7)
+                axis.plot(*best, marker, color=colour, markersize=4, label=None if number else label)
+                for clean, robust in last:
+                    axis.plot(clean, robust, marker, color=colour, markersize=4, markerfacecolor="white")
+                    if robust < floor:
+                        along = (best[1] - floor) / (best[1] - robust)
+                        words = f"  to {clean:.1f}, {robust:.1f}"
+                        axis.text(best[0] + along * (clean - best[0]), floor, words, color=colour, va="bottom")
+        axis.set_ylim(bottom=floor)
         axis.set_xlabel("clean accuracy, %")
         axis.set_ylabel("accuracy at 8/255, %")
         figure.legend(loc="outside right upper")
     return figure
+
+
+def _ends(record: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """Return clean accuracy and that at 8/255 of the best epoch and, where it was attacked, of the last."""
+    ends = [evaluation_of(record, checkpoint, "apgd") for checkpoint in ("best", "last")]
+    return [(100 * end["clean"], 100 * end["robust"]["8/255"]) for end in ends if end is not None]
 
 
 def run_files() -> list[Path]:
