@@ -87,6 +87,17 @@ def test_rounding_is_in_proportion_to_the_bounds_of_each_feature():
         search(Counting(), inputs, classes(), bounds=box)
 
 
+def test_rounding_at_a_feature_that_cannot_change_is_in_proportion_to_the_others():
+    upper = torch.ones(SHAPE)
+    upper[0] = 0.0
+    inputs = examples() * upper
+    inputs[1, 0] = 5e-7
+    search(Counting(), inputs, classes(), bounds=(torch.zeros(SHAPE), upper))
+    inputs[1, 0] = 5e-6
+    with pytest.raises(ValueError, match="outside the bounds by 5e-06 "):
+        search(Counting(), inputs, classes(), bounds=(torch.zeros(SHAPE), upper))
+
+
 @pytest.mark.parametrize("bounds", [(-3.0, 3.0), None, (-torch.ones(SHAPE), torch.full((3, 1, 1), 1.5))])
 @both
 def test_other_bounds_admit_other_ranges(call, bounds):

@@ -60,7 +60,11 @@ def test_a_record_of_other_settings_is_said_to_be_replaced(run, tmp_path, capsys
         return capsys.readouterr().out
 
     assert "will be replaced" not in said()
+    record = json.loads((tmp_path / "dynamics.json").read_text())
+    assert record.pop("data_digest")
     assert "will be replaced" not in said()
+    (tmp_path / "dynamics.json").write_text(json.dumps(record))
+    assert "will be replaced" not in said(), "an earlier version kept no digest"
     other = said("--seed", "1", "--dyart.lam", "2")
     assert f"{tmp_path / 'dynamics.json'} has other seed, methods, and will be replaced\n" in other
 

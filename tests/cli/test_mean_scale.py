@@ -3,6 +3,7 @@
 import argparse
 import types
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -34,7 +35,7 @@ def shop(monkeypatch):
     def optional(classes, mean=None, std=None):
         return Pixels(classes, mean or [0.0], std or [255.0])
 
-    def own(classes, mean=(0.3,), std=(0.4,)):
+    def own(classes, mean=np.array([0.3, 0.3]), std=np.array([0.4, 0.4])):  # noqa: B008
         return Pixels(classes, mean, std)
 
     module.plain, module.pixels, module.optional, module.own = plain, Pixels, optional, own

@@ -113,3 +113,20 @@ def test_what_a_record_does_not_say_is_no_difference():
     assert (other_network(same, own), other_data(same, own)) == ("", "")
     arguments = subject_of({"named": {"model": "my:net", "mean": [0.5], "std": [0.1], "model_args": {"width": 2}}})
     assert other_network(arguments, own) == "--model-args width=2 instead of none"
+
+
+def test_dynamics_of_a_run_are_not_those_of_another_network():
+    of_run = subject_of({"network": "cnn", "checkpoint": "runs/a/checkpoints/epoch-0001", "weights": "raw"})
+    assert other_network(of_run, subject_of({"settings": {"model": "my:net"}})) == "the network cnn instead of my:net"
+    assert other_network(of_run, subject_of({"settings": {"run_or_checkpoint": "runs/a"}})) == ""
+
+
+@pytest.mark.parametrize("damage", [{"asked": "x"}, {"settings": ["x"]}, {"named": 3}, {"mean": 0.5}, {"robust": "x"}])
+def test_a_damaged_record_does_not_end_the_page(tmp_path, damage):
+    folder = write_run(tmp_path / "all")
+    (folder / "config.yaml").unlink()
+    for name in ("evaluation.json", "margins.json", "dynamics.json"):
+        path = folder / name
+        record = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(record | damage))
+    assert write_page([folder]).is_file()

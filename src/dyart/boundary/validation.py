@@ -90,8 +90,12 @@ def check_inputs(inputs: Tensor, bounds: Bounds) -> None:
 
 
 def beyond_bounds(inputs: Tensor, lower: Tensor, upper: Tensor) -> float:
-    """Return how far inputs lie outside a box at most; 0 where that may be rounding, relative to each bound."""
+    """Return how far inputs lie outside a box at most; 0 where that may be rounding.
+
+    Rounding is relative to the larger bound of a coordinate; where both are 0, to the largest of all, 1 at most.
+    """
     size = torch.maximum(*(torch.where(bound.isfinite(), bound.abs(), 1.0) for bound in (lower, upper)))
+    size = torch.where(size > 0, size, size.max().clamp(max=1.0))
     beyond = torch.maximum(lower - inputs, inputs - upper)
     return float(torch.where(beyond > RANGE_TOLERANCE * size, beyond, 0.0).max())
 

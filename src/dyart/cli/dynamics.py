@@ -117,10 +117,11 @@ def _plan(source: Source, aim: Aim, options: argparse.Namespace) -> Plan:
 
 
 def _weights(source: Source) -> dict[str, Any]:
-    """Return which weights are measured; of a network trained elsewhere, what names it, and its data's digest."""
+    """Return which weights are measured on which data; of a network trained elsewhere, also what names it."""
+    known: dict[str, Any] = {"data_digest": data_digest(source.data)}
     if source.trained:
-        return {"checkpoint": str(source.checkpoint), "weights": "averaged" if source.averaged else "raw"}
-    known = {"checkpoint": None, "named": dict(source.named), "data_digest": data_digest(source.data)}
+        return known | {"checkpoint": str(source.checkpoint), "weights": "averaged" if source.averaged else "raw"}
+    known |= {"checkpoint": None, "named": dict(source.named)}
     if source.checkpoint is None:
         return known | {"weights": "as made"}
     return known | {"weights": "of a file", "digest": model_digest(source.model)}
@@ -200,6 +201,8 @@ def _changed(path: Path, settings: dict[str, Any]) -> list[str]:
     same = methods.keys() == settings["methods"].keys() and all(
         entry.items() <= methods[name].items() for name, entry in settings["methods"].items()
     )
+    # A record from before data had digests does not say that it is of others.
+    stored.setdefault("data_digest", settings["data_digest"])
     changed = [name for name, value in settings.items() if name != "methods" and stored.get(name) != value]
     return changed + ["methods"] * (not same)
 

@@ -6,7 +6,7 @@ A folder may also hold measurements alone, of a network that was trained elsewhe
 import shlex
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from dyart.data.names import FASHION
 from dyart.data.registry import REGISTRY
 from dyart.dynamics.pictures import PICTURED
 from dyart.engine.checkpoint import MANIFEST, CheckpointError
+from dyart.engine.files import read_object
 from dyart.engine.metrics import Record
 from dyart.engine.stored import CONFIG, ENVIRONMENT, RunError, checkpoint_of
 from dyart.evaluation.records import FILE as EVALUATION
@@ -24,7 +25,7 @@ from dyart.recipes.load import flat, read
 from dyart.report.page import files
 from dyart.report.page.colours import slots
 from dyart.report.page.files import Accuracy, Columns, Pictures, Shares
-from dyart.report.page.subject import other_data, other_network, same_data, subject_of, typed
+from dyart.report.page.subject import other_data, other_network, part_of, same_data, subject_of, typed
 
 T = TypeVar("T")
 Part = Callable[[str, Callable[[Path], Any]], Any]
@@ -213,7 +214,7 @@ def _of_others(folder: Path, beside: Sequence[str]) -> dict[str, str]:
         beside: evaluations in folders of their own.
     """
     margins = [Path(MARGINS).with_suffix(".json").name, *sorted(path.name for path in folder.glob("margins-*.json"))]
-    records = {name: _record(folder / name) for name in (EVALUATION, margins[0], DYNAMICS, *beside, *margins[1:])}
+    records = {name: read_object(folder / name) for name in (EVALUATION, margins[0], DYNAMICS, *beside, *margins[1:])}
     known = {name: subject_of(record) for name, record in records.items() if record}
     first = next(iter(known), "")
     found = {}
@@ -229,7 +230,7 @@ def _of_others(folder: Path, beside: Sequence[str]) -> dict[str, str]:
 
 def _data_digest(folder: Path, data: str) -> str:
     """Return the digest that a record of the folder's has of data of this very name; "" where none has one."""
-    records = (_record(folder / name) or {} for name in (EVALUATION, Path(MARGINS).with_suffix(".json"), DYNAMICS))
+    records = (read_object(folder / name) or {} for name in (EVALUATION, Path(MARGINS).with_suffix(".json"), DYNAMICS))
     return next((str(one["data_digest"]) for one in records if one.get("data") == data and one.get("data_digest")), "")
 
 
@@ -239,23 +240,15 @@ def _record_of(file: str) -> str:
     return file if ending is None else f"{file.removesuffix(ending)}.json"
 
 
-def _record(path: Path) -> dict[str, Any] | None:
-    """Return a record; None where there is none that can be read, which is said where it is shown."""
-    try:
-        return files.read_json(path)
-    except UNREADABLE:
-        return None
-
-
 def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what the records of measurements say of their network, like a configuration; and the versions."""
     evaluation = part(EVALUATION, files.read_json) or {}
     margins = part(Path(MARGINS).with_suffix(".json").name, files.read_json) or {}
-    searched = margins.get("settings", {})
+    searched = part_of(margins, "settings")
     moved = part(DYNAMICS, files.read_json) or {}
-    named = moved.get("named") or {}
+    named = part_of(moved, "named")
     records = (evaluation, searched, named)
-    radii = list(evaluation.get("robust", {}) or margins.get("summary", {}).get("robust", {}))
+    radii = list(part_of(evaluation, "robust") or part_of(part_of(margins, "summary"), "robust"))
     config = {
         "model.name": evaluation.get("model") or searched.get("model") or named.get("model"),
         "model.weights": evaluation.get("weights")
@@ -284,7 +277,7 @@ def _searched(folder: Path, norm: str, data: tuple[str, str], best: str, part: P
     beside = sorted(folder.glob("margins-*.csv"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in (folder / MARGINS, *(path for path in beside if path.with_suffix(".json").is_file())):
         record = part(path.with_suffix(".json").name, files.read_json) or {}
-        settings = record.get("settings", {})
+        settings = part_of(record, "settings")
         fits = settings.get("norm", norm) == norm and settings.get("boundary", "exact") == "exact"
         digests = (str(record.get("data_digest") or ""), data[1])
         fits = fits and same_data(str(record.get("data") or ""), data[0], digests) and _of_best(settings, best)
@@ -298,7 +291,7 @@ def _searched(folder: Path, norm: str, data: tuple[str, str], best: str, part: P
     return older[0] if older else (None, "", "")
 
 
-def _of_best(settings: dict[str, Any], best: str) -> bool:
+def _of_best(settings: Mapping[str, Any], best: str) -> bool:
     """Return whether a search was asked for a run's best weights: of the run itself, or of the checkpoint with them."""
     place = Path(str(settings.get("run_or_checkpoint") or ""))
     return place.parent.name != "checkpoints" or best in ("", place.name)

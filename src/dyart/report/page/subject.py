@@ -30,11 +30,13 @@ class Subject:
 
 def subject_of(record: Record) -> Subject:
     """Return what a record of an evaluation, of margins or of dynamics is of."""
-    asked, settings, named = (record.get(name) or {} for name in ("asked", "settings", "named"))
+    asked, settings, named = (part_of(record, name) for name in ("asked", "settings", "named"))
     parts = (record, settings, named)
     weights = asked.get("network") or settings.get("network") or record.get("digest")
+    # Dynamics of a run name its network alone.
+    model = next((part["model"] for part in parts if part.get("model")), record.get("network"))
     return Subject(
-        model=str(next((part["model"] for part in parts if part.get("model")), "")),
+        model=str(model or ""),
         options={name: typed(name, parts) for name in OPTIONS},
         weights=str(weights or ""),
         data=str(record.get("data") or ""),
@@ -42,12 +44,18 @@ def subject_of(record: Record) -> Subject:
     )
 
 
+def part_of(record: Record, name: str) -> Record:
+    """Return a part of a record, empty where it is missing or damaged."""
+    part = record.get(name)
+    return part if isinstance(part, dict) else {}
+
+
 def typed(name: str, records: Sequence[Record]) -> str | None:
     """Return an option that names a network, as it would be typed, from the first record that has it."""
     value = next((record[name] for record in records if record.get(name)), None)
     if isinstance(value, dict):
         return ",".join(f"{key}={one}" for key, one in value.items())
-    return None if value is None else ",".join(map(str, value))
+    return ",".join(map(str, value)) if isinstance(value, list) else None if value is None else str(value)
 
 
 def other_network(one: Subject, own: Subject) -> str:
