@@ -17,14 +17,18 @@ from dyart.boundary.margins import boundary_value
 from dyart.boundary.model import Model
 from dyart.boundary.norms import dual_norm, flat, per_row
 from dyart.boundary.points import BoundaryPoints
+from dyart.boundary.problem import Problem
+from dyart.data import draws
 from dyart.data.loader import Batch
 from dyart.data.ranks import gathered
-from dyart.methods.base import Metrics
+from dyart.methods.base import Metrics, start_key
 
 # Of the margin function at the input, in eval mode: where the way to a point falls by less, the fall is left as it is.
 LEAST_FALL = 0.1
 # Of a label's probability, where a margin is divided by it.
 LEAST_BELIEF = 0.01
+# Of a weight beside the mean of its batch.
+LEAST_FACTOR = 0.01
 
 
 class Aside(DyART):
@@ -315,6 +319,27 @@ class ScaleFree(DyART):
         return at_points * share[:, None], at_inputs, aside
 
 
+class Scattered(DyART):
+    """DyART whose searches begin at random points beside the inputs, as in the paper's released code.
+
+    From the input itself a search goes the same way as long as the network is the same. One forward pass more.
+
+    Args:
+        start: how far a coordinate may be from the input.
+        r0: margins beyond it are left alone.
+        lam: weight of the margin term.
+        steps: of the search.
+    """
+
+    def __init__(self, start: float = 4 / 255, r0: float = 16 / 255, lam: float = 250.0, steps: int = 8) -> None:
+        super().__init__(r0=r0, lam=lam, steps=steps)
+        self.start = start
+
+    def _begin(self, problem: Problem, batch: Batch) -> tuple[Tensor, bool]:
+        noise = 2 * draws.uniform(start_key(batch, "start"), batch.index, problem.origin.shape[1:]) - 1
+        return problem.into_box(problem.origin + self.start * noise.to(problem.origin)), False
+
+
 class Bump:
     """A cost whose slope is a bell: margins at its centre are raised first, small ones least. Not convex."""
 
@@ -336,11 +361,53 @@ class MiddleFirst(DyART):
     Args:
         centre: that size.
         width: of the bell around it; at this distance weights have fallen to 37 %.
+        r0: margins beyond it are left alone.
         lam: weight of the margin term.
         steps: of the search.
     """
 
-    def __init__(self, centre: float = 10 / 255, width: float = 5 / 255, lam: float = 350.0, steps: int = 8) -> None:
+    def __init__(
+        self,
+        centre: float = 10 / 255,
+        width: float = 5 / 255,
+        r0: float = 16 / 255,
+        lam: float = 350.0,
+        steps: int = 8,
+    ) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="the cost is not convex")
-            super().__init__(lam=lam, steps=steps, cost=Bump(centre, width))
+            super().__init__(r0=r0, lam=lam, steps=steps, cost=Bump(centre, width))
+
+
+class Sloped(DyART):
+    """DyART whose margins weigh more the steeper the network is at their boundary point.
+
+    The margin gradient divides by that slope, so that flat examples, often those that no network gets right, move the
+    weights most; cross-entropy at an adversarial image does not divide. Here weights are multiplied by a power of the
+    slope, over its mean in the batch: with 1 nothing is left of the division but its mean.
+
+    Args:
+        power: of the slope; 0: DyART.
+        r0: margins beyond it are left alone.
+        lam: weight of the margin term.
+        steps: of the search.
+    """
+
+    def __init__(self, power: float = 1.0, r0: float = 16 / 255, lam: float = 250.0, steps: int = 8) -> None:
+        super().__init__(r0=r0, lam=lam, steps=steps)
+        self.power = power
+
+    @property
+    def couples(self) -> bool:
+        """Weights are relative to those of the batch."""
+        return True
+
+    def loss(self, model: Model, batch: Batch, crafted: BoundaryPoints) -> tuple[Tensor, Metrics]:
+        """Return DyART's loss with other weights."""
+        used = self.kept(crafted) & (crafted.margin < self.r0)
+        slope = torch.where(used, crafted.multiplier(self.box_aware), 0.0)
+        total, count = (gathered(rows, batch.shard).sum() for rows in (slope.pow(self.power) * used, used.to(slope)))
+        mean = total / count.clamp(min=1)
+        factor = torch.where(used, slope.pow(self.power), mean) / torch.where(mean > 0, mean, 1.0)
+        steeper = crafted.gradient / per_row(factor.clamp(min=LEAST_FACTOR), crafted.gradient)  # weights are 1 / slope
+        return super().loss(model, batch, dataclasses.replace(crafted, gradient=steeper))

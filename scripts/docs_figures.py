@@ -15,6 +15,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import embedded_figure
 import numpy as np
 import settings_figure
 import trials_figure
@@ -164,6 +165,7 @@ def edges() -> list[float]:
 DRAWINGS = {
     "methods-against-at": Drawing(run_files, against_at),
     "methods-trade-off": Drawing(run_files, trade_off),
+    "methods-embedded": Drawing(embedded_figure.files, embedded_figure.by_radius),
     "settings-against-base": Drawing(settings_figure.files, settings_figure.against_base),
     "trials-against-first": Drawing(trials_figure.files, trials_figure.against_first),
     "dynamics-scatter": Drawing(update_files, lambda: margin_speed_scatter(clouds(), Radius("8/255"), "gradient")),

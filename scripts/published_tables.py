@@ -361,12 +361,14 @@ def makers() -> dict[str, Callable[[], str]]:
     run = "python benchmarks/run_queue.py run"
     at = ("methods-against-at", "Accuracy of every method minus that of AT", run)
     both = ("methods-trade-off", "Accuracy of every method at 8/255 against clean accuracy", run)
+    embedded = ("methods-embedded", "Accuracy of every method by radius, embedded images", run)
     made: dict[str, Callable[[], str]] = {
         "runs-overview": overview,
         "runs-earlier": earlier,
         "models": models,
         "figure-methods": partial(figure, *at),
         "figure-trade-off": partial(figure, *both),
+        "figure-embedded": partial(figure, *embedded),
     }
     for name, group in groups().items():
         if group.runs[0].judge:  # trial_tables.py

@@ -7,6 +7,7 @@ from torch import nn
 
 import dyart
 from dyart.boundary.gradient import margin_weights
+from dyart.boundary.problem import Problem
 from dyart.data.loader import Batch
 
 ideas = module("ideas")
@@ -29,6 +30,15 @@ class Seen(nn.Module):
 def batch():
     inputs = 0.3 + 0.4 * torch.rand(64, 20, generator=torch.Generator().manual_seed(1))
     return inputs, torch.arange(64) % 3
+
+
+@pytest.fixture
+def several_boundaries():
+    """A network, inputs that are all inside their class, and the labels: all pairs of classes have a boundary."""
+    model, inputs = Seen(), torch.rand(64, 20, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        model.weight -= model.weight.mean(dim=1, keepdim=True)  # so that no class has all of the box
+        return model, inputs, model(inputs).argmax(dim=1)
 
 
 def far(points, inputs):
@@ -159,12 +169,9 @@ def test_earlier_outputs_are_a_part_of_a_checkpoint(batch):
     torch.testing.assert_close(met.losses(model, 0.5)[0], other.losses(model, 0.5)[0], rtol=0, atol=0)
 
 
-def test_both_sides_of_a_boundary_push_alike():
+def test_both_sides_of_a_boundary_push_alike(several_boundaries):
     """The second step's weights are those of the first, made even by the pushes that the first one saw."""
-    model, inputs = Seen(), torch.rand(64, 20, generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        model.weight -= model.weight.mean(dim=1, keepdim=True)  # so that no class has all of the box
-        labels = model(inputs).argmax(dim=1)
+    model, inputs, labels = several_boundaries
     met = Met(ideas.Balanced(limit=100.0, memory=0.0), inputs, labels)
     met.losses(model, 0.0)
     points = met.method.crafted(model, met.batch)
@@ -198,6 +205,49 @@ def test_no_weight_changes_by_more_than_the_limit(batch):
         gradients.append(model.weight.grad)
         model.weight.grad = None
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_steep_examples_weigh_more(several_boundaries, power):
+    model, inputs, labels = several_boundaries
+    method = ideas.Sloped(power=power)
+    method(model, inputs, labels)[0].backward()
+    found, model.weight.grad = model.weight.grad, None
+    points = method.search(model, inputs, labels)
+    used = method.kept(points) & (points.margin < method.r0)
+    weights, used = margin_weights(points, method.cost, mask=used)
+    slopes = points.multiplier()[used]
+    assert slopes.max() > 1.2 * slopes.min()
+    steeper = torch.zeros_like(weights)
+    steeper[used] = weights[used] * slopes**power / (slopes**power).mean()
+    value = dyart.soft_logit_margin(model(points.points), labels)
+    margin = torch.where(used, steeper * value, 0.0).sum() / len(labels)
+    (nn.functional.cross_entropy(model(inputs), labels) + method.lam * margin).backward()
+    torch.testing.assert_close(found, model.weight.grad, rtol=1e-3, atol=1e-3)
+
+
+def test_a_batch_without_margins_has_the_clean_loss_alone(batch):
+    model, (inputs, _) = Seen(), batch
+    wrong = model(inputs).argmin(dim=1)
+    with pytest.warns(UserWarning, match="0 of 64 examples have a margin"):
+        loss, metrics = ideas.Sloped()(model, inputs, wrong)
+    assert metrics["used"] == 0
+    torch.testing.assert_close(loss, nn.functional.cross_entropy(model(inputs), wrong))
+
+
+def test_searches_begin_beside_the_inputs(several_boundaries):
+    """On a linear network every start leads to points of the same distance; without one it is DyART's."""
+    model, inputs, labels = several_boundaries
+    points, box = {}, (torch.zeros(()), torch.ones(()))
+    for start in (0.0, 0.01):
+        met = Met(ideas.Scattered(start=start), inputs, labels)
+        begin, warm = met.method._begin(Problem(model, inputs, labels, "linf", "soft", 5.0, *box), met.batch)
+        assert not warm
+        assert 0.7 * start <= far(begin, inputs).min() <= far(begin, inputs).max() <= start
+        points[start] = met.method.crafted(model, met.batch)
+    plain = ideas.Aside().search(model, inputs, labels)
+    torch.testing.assert_close(points[0.01].margin, plain.margin, rtol=1e-3, atol=1e-5, equal_nan=True)
+    torch.testing.assert_close(points[0.0].points, plain.points, rtol=0, atol=1e-6)
 
 
 def test_the_bump_is_a_cost_with_its_slope():

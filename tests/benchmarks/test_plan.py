@@ -61,7 +61,7 @@ def test_the_plan_has_what_was_promised():
 
 
 def test_radii_of_other_norms_and_images_are_the_group_s_own():
-    others = {"cifar10-resnet18-l2", "fashion-mini-l2", "fashion-mini-ideas"}
+    others = {"cifar10-resnet18-l2", "fashion-mini-l2", "fashion-mini-ideas", "fashion-mini-methods"}
     assert {run.group for run in RUNS if run.radius != "8/255"} == others
 
 

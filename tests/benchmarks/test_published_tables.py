@@ -8,7 +8,7 @@ from bench_cases import ROOT, evaluation, module, record
 
 TABLES = ("published", "sensitivity", "trial", "target", "dynamics", "class")
 plan, run_records, figures = map(module, ("plan", "run_records", "docs_figures"))
-settings_figure = module("settings_figure")
+settings_figure, embedded_figure = map(module, ("settings_figure", "embedded_figure"))
 tables, sensitivity, trials, targets, dynamics, classes = (module(f"{name}_tables") for name in TABLES)
 MAKERS = {
     name: maker
@@ -215,6 +215,21 @@ def test_the_figure_of_the_settings_needs_the_base_and_one_run_more(results, tmp
     assert figures.main(check=False) == 0
     assert (tmp_path / "figures" / "settings-against-base.png").is_file()
     assert "figures/settings-against-base.png" in sensitivity.MAKERS["figure-settings"]()
+
+
+def test_the_figure_of_all_methods_has_means_over_seeds(results):
+    radii, group = ("0.025", "0.05", "0.1", "0.15", "0.2"), embedded_figure.GROUP
+    for seed, share in enumerate((60, 62)):
+        add(results, f"{group}-dyart-seed{seed}", evaluation([80, 75, 70, share, 50, 30], radii=radii))
+    assert embedded_figure.files() == [], "nothing to compare with"
+    add(results, f"{group}-at-awp-seed0", evaluation([78, 74, 70, 64, 20, 2], radii=radii))
+    names = [f"{group}-dyart-seed0", f"{group}-dyart-seed1", f"{group}-at-awp-seed0"]
+    assert [file.stem for file in embedded_figure.files()] == names
+    (panel,) = embedded_figure.by_radius().axes
+    lines = {line.get_label(): line for line in panel.get_lines()}
+    assert list(lines["DyART"].get_ydata()) == pytest.approx([80, 75, 70, 61, 50, 30])
+    assert list(lines["DyART"].get_xdata()) == pytest.approx([0, 0.025, 0.05, 0.1, 0.15, 0.2])
+    assert (lines["DyART"].get_linestyle(), lines["AT-AWP"].get_linestyle()) == ("-", "--")
 
 
 def test_the_figures_of_the_pages_are_of_the_results_that_are_there():
