@@ -278,7 +278,7 @@ class Balanced(DyART):
     def loss(self, model: Model, batch: Batch, crafted: BoundaryPoints) -> tuple[Tensor, Metrics]:
         """Return DyART's loss with weights balanced; logs the mean ``factor`` of the used points."""
         used = self.kept(crafted) & (crafted.margin < self.r0)
-        weights, used = margin_weights(crafted, self.cost, self.box_aware, used)
+        weights, used = margin_weights(crafted, self.cost, used, crafted.multiplier(self.box_aware))
         sides, rivals = batch.labels.long(), crafted.rival.clamp(min=0)
         factor = torch.ones_like(weights)
         if self.pushes is not None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from dyart.attacks.pgd import ATTACK_NORMS, AttackNorm, Objective
 from dyart.boundary.margins import at_least_float32
 from dyart.boundary.model import Model, logits_of
-from dyart.boundary.norms import flat, per_row
+from dyart.boundary.norms import flat, per_row, rows_of
 from dyart.boundary.validation import check_choice
 
 # Shares of all steps: the first period, what each is shorter than the one before, the shortest; and the share of a
@@ -82,13 +82,13 @@ def auto_pgd(
         fooled = fooled | ~now.right
         found = torch.where(per_row(now.right, found), found, now.points)
         rises, earlier = rises + (now.loss > earlier), now.loss
-        best = _chosen(now.loss > best.loss, now, best)
+        best = Look(*rows_of(now.loss > best.loss, now, best))
         if step in ends:
             slow = rises <= RISING * ends[step]
             halve = slow | (~halved & (known >= best.loss))
             halved, known, rises = halve, best.loss, torch.zeros_like(rises)
             stride = torch.where(per_row(halve, stride), stride / 2, stride)
-            now = _chosen(halve, best, now)
+            now = Look(*rows_of(halve, best, now))
     return found, fooled
 
 
@@ -121,18 +121,18 @@ def _moved(
 ) -> Tensor:
     """Return the points after one step with inertia, within ball and box."""
     if norm == "linf":
-        ahead = _into_box(now.points + stride * now.gradient.sign(), inputs, ball)
+        ahead = _into_linf_ball(now.points + stride * now.gradient.sign(), inputs, ball)
     else:
-        ahead = _into_sphere(now.points + stride * _unit(now.gradient), inputs, ball)
+        ahead = _into_l2_ball(now.points + stride * _unit(now.gradient), inputs, ball)
     ahead = now.points + (ahead - now.points) * (1 - inertia) + last_move * inertia
-    return _into_box(ahead, inputs, ball) if norm == "linf" else _into_sphere(ahead, inputs, ball)
+    return _into_linf_ball(ahead, inputs, ball) if norm == "linf" else _into_l2_ball(ahead, inputs, ball)
 
 
-def _into_box(points: Tensor, inputs: Tensor, ball: Tensor) -> Tensor:
+def _into_linf_ball(points: Tensor, inputs: Tensor, ball: Tensor) -> Tensor:
     return torch.minimum(torch.maximum(points, inputs - ball), inputs + ball).clamp(0.0, 1.0)
 
 
-def _into_sphere(points: Tensor, inputs: Tensor, ball: Tensor) -> Tensor:
+def _into_l2_ball(points: Tensor, inputs: Tensor, ball: Tensor) -> Tensor:
     away = points - inputs
     return (inputs + _unit(away) * torch.minimum(ball, _length(away))).clamp(0.0, 1.0)
 
@@ -143,8 +143,3 @@ def _unit(vectors: Tensor) -> Tensor:
 
 def _length(vectors: Tensor) -> Tensor:
     return per_row(flat(vectors).pow(2).sum(dim=1).sqrt(), vectors)
-
-
-def _chosen(rows: Tensor, first: Look, second: Look) -> Look:
-    """Return the examples of ``rows`` from the first, all others from the second."""
-    return Look(*(torch.where(per_row(rows, one), one, two) for one, two in zip(first, second, strict=True)))

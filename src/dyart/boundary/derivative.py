@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from dyart.boundary.model import by_all_names
+from dyart.boundary.model import by_all_names, tensors_of
+from dyart.boundary.norms import positive
 
 Direction = dict[str, Tensor]
 Pair = tuple[Tensor, Tensor]
@@ -111,7 +112,7 @@ class _Call(nn.Module):
 
 
 def _forward(module: nn.Module, function: Function, direction: Direction) -> Pair:
-    call, tensors = _Call(module, function), _tensors(module)
+    call, tensors = _Call(module, function), tensors_of(module)
     primal = {f"module.{name}": tensors[name].detach() for name in direction}
     tangent = {f"module.{name}": rate for name, rate in direction.items()}
 
@@ -130,7 +131,7 @@ def _forward_math_attention(module: nn.Module, function: Function, direction: Di
 
 
 def _double_backward(module: nn.Module, function: Function, direction: Direction) -> Pair:
-    tensors = _tensors(module)
+    tensors = tensors_of(module)
     moving = [tensors[name] for name in direction]
     flags = [tensor.requires_grad for tensor in moving]
     try:
@@ -175,12 +176,12 @@ def _central_difference(module: nn.Module, function: Function, direction: Direct
 
 
 def _difference_in(dtype: torch.dtype | None, module: nn.Module, function: Function, direction: Direction) -> Pair:
-    tensors = _tensors(module)
+    tensors = tensors_of(module)
     size = torch.stack([tensors[name].detach().double().norm() for name in direction]).norm()
     rate = torch.stack([tangent.double().norm() for tangent in direction.values()]).norm()
     # Small enough to stay on one side of most kinks of a network, large enough to rise above rounding.
     relative = CENTRAL_STEP.get(dtype or torch.float32, 1e-5)
-    step = relative * (1 + size) / torch.where(rate > 0, rate, 1.0)
+    step = relative * (1 + size) / positive(rate)
     with torch.no_grad(), _shifted(tensors, direction, step, dtype):
         ahead = function(module, dtype)
     with torch.no_grad(), _shifted(tensors, direction, -step, dtype):
@@ -220,7 +221,3 @@ def _differentiable_kernels(module: nn.Module, direction: Direction) -> Iterator
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_attention)
-
-
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}

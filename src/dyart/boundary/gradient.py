@@ -52,7 +52,7 @@ def margin_loss(
             f"{str(mask.dtype).removeprefix('torch.')} of shape {tuple(mask.shape)}"
         )
     logits = logits_of(model(found.points)) if len(found) else found.margin.new_zeros((0, 2), requires_grad=True)
-    costs = margin_costs(logits, found, cost, box_aware, mask)
+    costs = margin_costs(logits, found, cost, mask, multiplier=found.multiplier(box_aware))
     if reduction == "none":
         return costs
     total = costs.sum()
@@ -63,13 +63,12 @@ def margin_costs(
     logits: Tensor,
     found: BoundaryPoints,
     cost: Cost,
-    box_aware: bool = True,
     mask: Tensor | None = None,
     multiplier: Tensor | None = None,
 ) -> Tensor:
     """Return h(R) per row, ``[N]``, carrying the margin gradient through ``logits``, the output at the points."""
     value = boundary_value(logits, found.labels, found.boundary, found.beta)
-    weight, used = margin_weights(found, cost, box_aware, mask, multiplier)
+    weight, used = margin_weights(found, cost, mask, multiplier)
     height = torch.where(used, costs_of(cost, torch.where(used, found.margin, 0.0)), 0.0)
     # Zero in value, grad phi in gradient; a masked row must not bring its NaN along.
     change = torch.where(used, value - value.detach(), 0.0)
@@ -77,17 +76,13 @@ def margin_costs(
 
 
 def margin_weights(
-    found: BoundaryPoints,
-    cost: Cost,
-    box_aware: bool = True,
-    mask: Tensor | None = None,
-    multiplier: Tensor | None = None,
+    found: BoundaryPoints, cost: Cost, mask: Tensor | None = None, multiplier: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return h'(R) / lambda per row, ``[N]``, detached, and which rows have one; 0 for the others.
 
-    ``multiplier`` is lambda, where it is known already: ``box_aware`` is its maker's then.
+    ``multiplier`` is lambda; None: ``found.multiplier()``.
     """
-    slope = found.multiplier(box_aware) if multiplier is None else multiplier
+    slope = found.multiplier() if multiplier is None else multiplier
     used = found.found & (slope > 0)
     if mask is not None:
         used = used & mask

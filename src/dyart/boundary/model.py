@@ -95,6 +95,11 @@ def underlying(model: nn.Module) -> nn.Module:
         model = inner
 
 
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers by name; a tied one by its first name alone."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
 def by_all_names(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors that replace some of a module's, by name, for ``functional_call(..., tie_weights=False)``.
 

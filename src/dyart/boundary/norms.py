@@ -1,6 +1,7 @@
-"""p-norms of batches of inputs of any shape, and their duals."""
+"""p-norms of batches of inputs of any shape, and their duals; and small helpers on rows."""
 
 import math
+from collections.abc import Iterable
 from typing import Literal
 
 import torch
@@ -21,6 +22,16 @@ def flat(x: Tensor) -> Tensor:
 def per_row(value: Tensor, like: Tensor) -> Tensor:
     """Return one value per example in a shape that broadcasts against ``like``, ``[N, 1, ...]``."""
     return value.reshape(-1, *[1] * (like.ndim - 1))
+
+
+def rows_of(keep: Tensor, one: Iterable[Tensor], other: Iterable[Tensor]) -> list[Tensor]:
+    """Return each tensor of ``one`` with the rows where ``keep`` holds, ``[N]``, and its other rows from ``other``."""
+    return [torch.where(per_row(keep, a), a, b) for a, b in zip(one, other, strict=True)]
+
+
+def positive(x: Tensor) -> Tensor:
+    """Return ``x`` where it is positive, and 1 elsewhere: to divide by."""
+    return torch.where(x > 0, x, 1.0)
 
 
 def norm(x: Tensor, p: Norm) -> Tensor:

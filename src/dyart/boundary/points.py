@@ -3,7 +3,7 @@
 import csv
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,6 +31,11 @@ class Passes(NamedTuple):
 
     forward: int
     backward: int
+
+
+def most_passes(costs: Iterable[Passes]) -> Passes:
+    """Return the most passes of several searches: the largest of each kind."""
+    return Passes(*map(max, zip(*costs, strict=True)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -339,8 +344,7 @@ def concat(parts: Sequence[BoundaryPoints]) -> BoundaryPoints:
     joined: dict[str, Any] = {
         name: None if any(row is None for row in rows) else torch.cat(rows) for name, rows in columns.items()
     }
-    cost = Passes(max(part.cost.forward for part in parts), max(part.cost.backward for part in parts))
-    return dataclasses.replace(first, **joined, cost=cost)
+    return dataclasses.replace(first, **joined, cost=most_passes(part.cost for part in parts))
 
 
 def _tensor_fields(points: BoundaryPoints) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dyart.boundary.norms import Norm
+from dyart.boundary.norms import Norm, positive
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.optimality import free_coordinates
 from dyart.boundary.problem import Best, Problem
@@ -104,5 +104,5 @@ def _reach(problem: Problem, best: Best, displacement: Tensor) -> Tensor:
         # The steepest coordinates are the pinned ones: they went first, and come back last.
         return torch.where(free, moved, 1000 * moved)
     steepness = norm_of(best.gradient * free, "l2")
-    pace = norm_of(displacement * free, "l2") / torch.where(steepness > 0, steepness, 1.0)
+    pace = norm_of(displacement * free, "l2") / positive(steepness)
     return torch.where(free, moved, torch.maximum(moved, pace[:, None] * best.gradient.abs()))

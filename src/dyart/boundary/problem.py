@@ -18,7 +18,7 @@ from dyart.boundary.margins import (
     soft_logit_margin,
 )
 from dyart.boundary.model import Model, logits_of, ordinary
-from dyart.boundary.norms import Norm, dual_norm, flat
+from dyart.boundary.norms import Norm, dual_norm, flat, rows_of
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.projections import project_onto_hyperplane, shrink_onto_hyperplane
 
@@ -59,8 +59,7 @@ class Best(NamedTuple):
 
     def where(self, keep: Tensor, other: "Best") -> "Best":
         """Return this one's rows where ``keep`` holds, and the other's elsewhere."""
-        pairs = zip(self, other, strict=True)
-        return Best(*(torch.where(keep if a.ndim == 1 else keep[:, None], a, b) for a, b in pairs))
+        return Best(*rows_of(keep, self, other))
 
     def insert(self, rows: Tensor, part: "Best") -> "Best":
         """Return a copy with ``part`` at ``rows``."""

@@ -16,7 +16,7 @@ where it comes from.
 import torch
 from torch import Tensor
 
-from dyart.boundary.norms import NORMS, Norm
+from dyart.boundary.norms import NORMS, Norm, positive
 from dyart.boundary.norms import norm as norm_of
 
 # Halvings of the threshold's interval, to rounding.
@@ -60,7 +60,7 @@ def project_onto_hyperplane(
         raise ValueError(f"rounds must be at least 1, or None, got {rounds}")
     # Scaled so that the largest slope is 1: squares of tiny gradients would underflow.
     steepness = gradient.abs()
-    largest = _positive(steepness.amax(dim=-1, keepdim=True))
+    largest = positive(steepness.amax(dim=-1, keepdim=True))
     slope, needed = steepness / largest, offset.abs()[..., None] / largest
     direction = -offset.sign()[..., None] * gradient.sign()
     if lower is None or upper is None:
@@ -75,7 +75,7 @@ def project_onto_hyperplane(
     pace = slope if norm == "l2" else None  # 1 for p = inf: a product less in every round
     gain = slope if pace is None else slope * pace
     whole = gain.sum(dim=-1, keepdim=True)
-    level = needed / _positive(whole)
+    level = needed / positive(whole)
     if lower is None or upper is None:
         return (direction * _moved(level, pace)).to(origin.dtype)
     level = _fill(level, whole.expand_as(level), needed, slope, pace, gain, room, rounds)
@@ -109,7 +109,7 @@ def shrink_onto_hyperplane(
         lower: lower end of the box, broadcastable to ``[N, D]``; both ends or none.
         upper: upper end of the box.
     """
-    largest = _positive(gradient.abs().amax(dim=1, keepdim=True))
+    largest = positive(gradient.abs().amax(dim=1, keepdim=True))
     slope, needed, cut = gradient / largest, offset[:, None] / largest, threshold[:, None]
     low, high = (None, None) if lower is None or upper is None else (lower - origin, upper - origin)
 
@@ -131,7 +131,7 @@ def shrink_onto_hyperplane(
         below, above = torch.where(short, middle, below), torch.where(short, above, middle)
     near, far = shrunk(enough * below.exp2()), shrunk(enough * above.exp2())
     # Between the two the path is all but straight: what is left of the way to the plane is exact.
-    rest = ((needed - gained(near)) / _positive(gained(far) - gained(near))).clamp(0, 1)
+    rest = ((needed - gained(near)) / positive(gained(far) - gained(near))).clamp(0, 1)
     return near + rest * (far - near)
 
 
@@ -155,7 +155,7 @@ def into_ball(displacement: Tensor, radius: Tensor, norm: Norm) -> Tensor:
     size = displacement.abs()
     length = norm_of(displacement, norm)[:, None]
     if norm == "l2":
-        return displacement * torch.where(length > limit, limit / _positive(length), 1.0)
+        return displacement * torch.where(length > limit, limit / positive(length), 1.0)
     low, high = torch.zeros_like(limit), size.amax(dim=1, keepdim=True)
     for _ in range(BISECTIONS[displacement.dtype]):
         middle = (low + high) / 2
@@ -190,7 +190,7 @@ def _fill(
             return level
         missing = needed - reach.mul_(slope).sum(dim=-1, keepdim=True)
         # Rounding must not lower the level: the rise is what ends the loop.
-        risen = level + (missing / _positive(remaining)).clamp(min=0)
+        risen = level + (missing / positive(remaining)).clamp(min=0)
         level = torch.where(remaining > 0, risen, torch.where(missing > 0, highest, level))
         done += 1
         if done == rounds:
@@ -207,9 +207,5 @@ def _steepest_first(needed: Tensor, slope: Tensor, room: Tensor) -> Tensor:
     room = room.gather(-1, order)
     gain = torch.where(steepness > 0, steepness * room, 0.0)
     before = torch.cat([torch.zeros_like(needed), gain.cumsum(dim=-1)[..., :-1]], dim=-1)
-    moved = torch.minimum((needed - before).clamp(min=0) / _positive(steepness), room)
+    moved = torch.minimum((needed - before).clamp(min=0) / positive(steepness), room)
     return torch.zeros_like(moved).scatter(-1, order, torch.where(steepness > 0, moved, 0.0))
-
-
-def _positive(x: Tensor) -> Tensor:
-    return torch.where(x > 0, x, 1.0)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dyart.boundary.margins import boundary_value, closest_rival, rivals_by_logit
-from dyart.boundary.norms import Norm, dual_norm
+from dyart.boundary.norms import Norm, dual_norm, positive
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.problem import Evaluation, Problem
 
@@ -182,7 +182,7 @@ def _spread(problem: Problem) -> Tensor:
     """Return how far the values of an example lie apart, ``[N, 1]``; of equal ones their size, 1 of zeros."""
     origin = problem.origin
     spread, size = origin.amax(dim=1) - origin.amin(dim=1), origin.abs().amax(dim=1)
-    return torch.where(spread > 0, spread, torch.where(size > 0, size, 1.0))[:, None]
+    return torch.where(spread > 0, spread, positive(size))[:, None]
 
 
 def _span(problem: Problem) -> Tensor:

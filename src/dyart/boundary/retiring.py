@@ -43,8 +43,8 @@ class Retiring:
         self.problem, self.limit, self.outside = problem, limit, outside
         self.found, self.rows = problem.nothing(), torch.arange(len(problem.origin), device=problem.origin.device)
 
-    def __call__(self, x: Tensor, now: Evaluation, best: Best, state: State) -> tuple[Problem, Best, State]:
-        """Let examples leave after their evaluation at ``x``, and return the problem of the others.
+    def __call__(self, x: Tensor, now: Evaluation, best: Best, state: State) -> tuple[Problem, State]:
+        """Let examples leave after their evaluation at ``x``, and return problem and state of the others.
 
         Args:
             x: where the rows that are left were evaluated.
@@ -54,14 +54,13 @@ class Retiring:
         """
         leaving = self._done(x, now, best)
         if not bool(leaving.any()):
-            return self.problem, best, state
+            return self.problem, state
         self.found = self.found.insert(self.rows, best)
         stay = (~leaving).nonzero()[:, 0]
         rest = self.problem.part(stay, self.problem.outside)
         rest.forward, rest.backward = self.problem.forward, self.problem.backward
         self.problem, self.rows = rest, self.rows[stay]
-        best, state = tree_map_only(Tensor, lambda tensor: tensor[stay], (best, state))
-        return rest, best, state
+        return rest, tree_map_only(Tensor, lambda tensor: tensor[stay], state)
 
     def all(self, best: Best) -> Best:
         """Return the result of the whole batch, with the best points of those who stayed to the end."""

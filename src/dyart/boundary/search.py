@@ -24,7 +24,7 @@ from dyart.boundary.model import (
 )
 from dyart.boundary.multistart import Effort, solve
 from dyart.boundary.norms import NORMS, Norm, flat
-from dyart.boundary.points import BoundaryPoints, Passes
+from dyart.boundary.points import BoundaryPoints, Passes, most_passes
 from dyart.boundary.polish import polish
 from dyart.boundary.problem import Best, Problem, no_tick
 from dyart.boundary.progress import Counter, Progress
@@ -174,14 +174,14 @@ def closest_boundary_points(
         def fitted(chunk: Tensor, outside: bool) -> tuple[Best, Tensor, Passes]:
             found, gone, spent = zip(*pieces(partial(searched, outside=outside), chunk), strict=True)
             joined = Best(*map(torch.cat, zip(*found, strict=True)))
-            return joined, torch.cat(gone), Passes(*map(max, zip(*spent, strict=True)))
+            return joined, torch.cat(gone), most_passes(spent)
 
         works = [partial(fitted, *chunk) for chunk in chunks]
         results = (work() for work in works) if divide is None else divide(works)
         for (chunk, _), (solved, gone, spent) in zip(chunks, results, strict=True):
             best = best.insert(chunk, Best(*(tensor.to(inputs.device) for tensor in solved)))
             lost[chunk] = gone.to(inputs.device)
-            cost = Passes(max(cost.forward, spent.forward), max(cost.backward, spent.backward))
+            cost = most_passes([cost, spent])
         correct = logits.argmax(dim=1) == labels
         return replace(assemble(whole, bounds, best, input_value, correct, cost, solver, signed), lost=lost)
 
@@ -197,7 +197,6 @@ def static_boundary_points(
     steps: int,
     start: Tensor | None = None,
     rounds: int | None = None,
-    rivals: int = 9,
 ) -> BoundaryPoints:
     """Search as ``closest_boundary_points`` does, with static shapes: a piece of work that can be captured.
 
@@ -212,7 +211,7 @@ def static_boundary_points(
     input_value = boundary_value(logits, labels, boundary, beta).to(problem.origin.dtype)
     correct = logits.argmax(dim=1) == labels
     begin = None if start is None else problem.into_box(flat(start.detach()).to(problem.origin))
-    best = solve(problem, logits, torch.arange(0), Effort("fast", steps, 1, rivals, 0), begin, no_tick)
+    best = solve(problem, logits, torch.arange(0), Effort("fast", steps, restarts=1, rivals=9, seed=0), begin, no_tick)
     best = best.where(input_value > 0, problem.nothing())
     cost = Passes(1 + problem.forward, problem.backward)
     return assemble(problem, bounds, best, input_value, correct, cost, "fast")

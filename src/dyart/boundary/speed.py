@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dyart.boundary.derivative import METHODS, directional_derivative
 from dyart.boundary.margins import boundary_value
-from dyart.boundary.model import evaluation_mode, ieee_float32, logits_of, ordinary, unchanged, underlying
+from dyart.boundary.model import evaluation_mode, ieee_float32, logits_of, ordinary, tensors_of, unchanged, underlying
 from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.validation import check_choice, check_count
 
@@ -134,7 +134,7 @@ def _checked(module: nn.Module, update: dict[str, Tensor]) -> tuple[dict[str, Te
     The derivative is linear in it: where float16 is among the dtypes, which holds nothing below 6e-8, the largest entry
     is brought to 1.
     """
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tensors = tensors_of(module)
     plain = {name.replace("_orig_mod.", ""): name for name in tensors}
     named: dict[str, Tensor] = {}
     for given, rate in update.items():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dyart.boundary.margins import Boundary
+from dyart.boundary.model import tensors_of
 from dyart.boundary.norms import Norm
 from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.search import closest_boundary_points
@@ -157,8 +158,7 @@ def _up_to_boundary(found: BoundaryPoints) -> Tensor:
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return {name: tensor for name, tensor in named.items() if tensor.is_floating_point()}
+    return {name: tensor for name, tensor in tensors_of(module).items() if tensor.is_floating_point()}
 
 
 def _moved(now: Weights, before: Weights) -> Weights:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dyart.boundary.norms import Norm, dual_norm
+from dyart.boundary.norms import Norm, dual_norm, positive, rows_of
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
 from dyart.boundary.projections import into_ball
@@ -101,7 +101,7 @@ def apgd_search(
         x = torch.where(ended[:, None], run.point, x)
         before = torch.where(new[:, None], x, before)
         gradient = torch.where(ended[:, None], run.gradient, gradient)
-        run = _where(new, _new_run(x, NEAR * radius), run)
+        run = Run(*rows_of(new, _new_run(x, NEAR * radius), run))
         x, before = _move(problem, x, before, gradient, run.step, radius), x
     return best
 
@@ -124,7 +124,7 @@ def _move(problem: Problem, x: Tensor, before: Tensor, gradient: Tensor, step: T
         direction = gradient.sign()
     else:
         slope = norm_of(gradient, "l2")[:, None]
-        direction = gradient / torch.where(slope > 0, slope, 1.0)
+        direction = gradient / positive(slope)
     direction = torch.where(gradient.isfinite().all(dim=1, keepdim=True), direction, 0.0)
     aimed = inside(x - step[:, None] * direction)
     return inside(x + MOMENTUM * (aimed - x) + (1 - MOMENTUM) * (x - before))
@@ -142,7 +142,7 @@ def _below(problem: Problem, x: Tensor, now: Evaluation, inner: Tensor, outer: T
     """Return the radius to try after a crossing at ``x``."""
     fall = -(now.gradient * (x - problem.origin)).sum(dim=1)
     # Where the boundary lies on the way from the input, linearised at the point; at most half way back.
-    share = torch.where(fall > 0, 1 + now.value / torch.where(fall > 0, fall, 1.0), 1.0).clamp(0.5, 1.0)
+    share = torch.where(fall > 0, 1 + now.value / positive(fall), 1.0).clamp(0.5, 1.0)
     wished = torch.maximum(SHRINK * share * problem.distance(x), (inner + outer) / 2)
     return torch.minimum(wished, LARGEST * outer)
 
@@ -151,11 +151,6 @@ def _new_run(x: Tensor, step: Tensor) -> Run:
     none = torch.full_like(step, torch.inf)
     zero = torch.zeros_like(step)
     return Run(zero, step, none, x, torch.zeros_like(x), none, zero, torch.ones_like(step, dtype=torch.bool), none)
-
-
-def _where(condition: Tensor, one: Run, other: Run) -> Run:
-    pairs = zip(one, other, strict=True)
-    return Run(*(torch.where(condition if a.ndim == 1 else condition[:, None], a, b) for a, b in pairs))
 
 
 def _record(run: Run, x: Tensor, now: Evaluation) -> Run:

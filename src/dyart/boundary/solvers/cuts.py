@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dyart.boundary.norms import positive
 from dyart.boundary.problem import Problem
 
 # How many cuts are kept, the latest ones.
@@ -65,7 +66,7 @@ def mixed(problem: Problem, cuts: Cuts, way: Tensor, threshold: Tensor) -> tuple
     whole = shares.sum(dim=1, keepdim=True)
     latest = torch.zeros_like(shares)
     latest[:, -1] = 1
-    shares = torch.where(whole > 0, shares / torch.where(whole > 0, whole, 1.0), latest)
+    shares = torch.where(whole > 0, shares / positive(whole), latest)
     return (shares * cuts.offsets).sum(dim=1), torch.bmm(shares[:, None], cuts.normals)[:, 0]
 
 
@@ -75,7 +76,7 @@ def _shares(problem: Problem, cuts: Cuts, way: Tensor, threshold: Tensor) -> Ten
     Damped Newton steps of the dual problem, which is concave and piecewise quadratic: multipliers give the point z,
     its excess over the cuts is their gradient, and the products of the cuts in its free coordinates are the curvature.
     """
-    steepest = _positive(cuts.normals.abs().amax(dim=(1, 2)))
+    steepest = positive(cuts.normals.abs().amax(dim=(1, 2)))
     offsets, normals = cuts.offsets / steepest[:, None], cuts.normals / steepest[:, None, None]
     cut = threshold[:, None]
     low, high = problem.low, problem.high
@@ -99,7 +100,7 @@ def _shares(problem: Problem, cuts: Cuts, way: Tensor, threshold: Tensor) -> Ten
 
     shares = torch.zeros_like(offsets)
     z, excess, height = look(shares)
-    largest = threshold * _positive(torch.bmm(normals, normals.transpose(1, 2)).diagonal(dim1=1, dim2=2).sum(dim=1))
+    largest = threshold * positive(torch.bmm(normals, normals.transpose(1, 2)).diagonal(dim1=1, dim2=2).sum(dim=1))
     damping = DAMPING * largest
     for _ in range(ROUNDS):
         bend = curvature(z)
@@ -134,7 +135,3 @@ def _unit(square: Tensor) -> Tensor:
 
 def _times(rows: Tensor, vector: Tensor) -> Tensor:
     return torch.bmm(rows, vector[:, :, None])[:, :, 0]
-
-
-def _positive(x: Tensor) -> Tensor:
-    return torch.where(x > 0, x, 1.0)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dyart.boundary.norms import norm as norm_of
+from dyart.boundary.norms import positive
 from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
 
 BIAS = 0.1
@@ -49,7 +50,7 @@ def fab_search(
         from_x = problem.project(x, gradient, value)
         from_origin = problem.project(origin, gradient, value + (gradient * (origin - x)).sum(dim=1))
         near, far = norm_of(from_x, problem.norm), norm_of(from_origin, problem.norm)
-        bias = (near / torch.where(near + far > 0, near + far, 1.0)).clamp(max=BIAS)[:, None]
+        bias = (near / positive(near + far)).clamp(max=BIAS)[:, None]
         moved = (1 - bias) * (x + OVERSHOOT * from_x) + bias * (origin + OVERSHOOT * from_origin)
         usable = moved.isfinite().all(dim=1)
         x = problem.into_box(torch.where(usable[:, None], moved, origin))

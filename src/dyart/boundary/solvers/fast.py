@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from dyart.boundary.kernels import compiled
-from dyart.boundary.norms import Norm
+from dyart.boundary.norms import Norm, positive
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.problem import Best, Evaluation, Problem, Tick, no_tick
 from dyart.boundary.projections import into_ball
@@ -106,7 +106,7 @@ def fast_search(
         known: the evaluation at ``start``, if it is known already: it is not counted as a step.
         warm: ``start`` is nearly right: settle near it.
     """
-    return fast_search_from(problem, start, steps, target, tick, known, warm, schedule=NEAR)[0]
+    return fast_search_from(problem, start, steps, target, tick, known, warm, near=NEAR)[0]
 
 
 def fast_search_from(
@@ -118,7 +118,7 @@ def fast_search_from(
     known: Evaluation | None = None,
     warm: bool | Tensor = False,
     retiring: Retiring | None = None,
-    schedule: Schedule = WARM,
+    near: Schedule = WARM,
     brief: Schedule = BRIEF,
 ) -> tuple[Best, Evaluation]:
     """Search as ``fast_search`` does, and also return the evaluation at the start.
@@ -132,23 +132,22 @@ def fast_search_from(
         known: the evaluation at ``start``.
         warm: ``start`` is nearly right, for all examples or for some of them, ``[N]``.
         retiring: of the same problem: examples leave when it says so. Host synchronisation.
-        schedule: of the examples whose start is nearly right.
-        brief: of the others, in a short search (that is not too short for anything special).
+        near: schedule of the examples whose start is nearly right.
+        brief: schedule of all other examples, in a short search (of more than ``FEW`` evaluations).
     """
-    pace = pace_of(problem, steps + (known is not None), brief)._replace(near=schedule)
+    pace = pace_of(problem, steps + (known is not None), brief)._replace(near=near)
     walk = set_out(problem, start, target, warm)
     first = known
     for step in range(pace.evaluations):
         now = known if step == 0 else None
         if now is None:
-            now = problem.evaluate(walk.x, target, walk.aim)
+            now = problem.evaluate(walk.x, walk.target, walk.aim)
             tick()
         first = first or now
         looked_at = walk.x
         walk = move(problem, walk, now, step, pace)
         if retiring is not None and step + 1 < pace.evaluations:
-            problem, _, walk = retiring(looked_at, now, walk.best, walk)
-            target = walk.target
+            problem, walk = retiring(looked_at, now, walk.best, walk)
             if len(walk.x) == 0:
                 break
     assert first is not None
@@ -239,9 +238,9 @@ def _as_steep(normal: Tensor, gradient: Tensor, power: float) -> Tensor:
     way = normal.sign()
     if power:
         largest = normal.abs().amax(dim=1, keepdim=True)
-        way = way * (normal.abs() / torch.where(largest > 0, largest, 1.0)) ** power
+        way = way * (normal.abs() / positive(largest)) ** power
     own, true = (normal * way).sum(dim=1, keepdim=True), (gradient * way).sum(dim=1, keepdim=True)
-    return normal * torch.where(own > 0, true / torch.where(own > 0, own, 1.0), 1.0).clamp(*SCALES)
+    return normal * torch.where(own > 0, true / positive(own), 1.0).clamp(*SCALES)
 
 
 def _advance(
@@ -257,7 +256,7 @@ def _advance(
         offset = now.followed + (starts - x).mul_(normal).sum(dim=-1)
         ways = problem.project(starts, normal, setting.overshoot * offset)
         near, far = (norm_of(way, problem.norm) for way in ways)
-        share = (near / torch.where(near + far > 0, near + far, 1.0))[:, None]
+        share = (near / positive(near + far))[:, None]
         from_base, from_origin = ways.add_(starts)
         flat = ends.best.distance.isfinite() & (now.gradient.abs().amax(dim=1) == 0)
         blind = torch.where(now.value < 0, offset[1] <= 0, flat)[:, None]
@@ -301,7 +300,7 @@ def _last(problem: Problem, x: Tensor, best: Best, setting: Setting) -> Tensor:
         way = problem.shrink(way, best.gradient, offset, threshold)
         usable = found & _finite(way)
         return problem.into_box(torch.where(usable[:, None], origin + way, x))
-    back = DRAW_BACK * -best.value / torch.where(fall > 0, fall, 1.0)
+    back = DRAW_BACK * -best.value / positive(fall)
     deep = found & (fall > 0) & (back > DEEP) & (back < 1)
     return problem.into_box(torch.where(deep[:, None], origin + (1 - back[:, None]) * way, x))
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from dyart.boundary.norms import positive
 from dyart.boundary.problem import Evaluation, Problem
 from dyart.boundary.solvers.schedules import Setting
 
@@ -30,7 +31,7 @@ def shrunk(problem: Problem, base: Tensor, x: Tensor, now: Evaluation, normal: T
 def unit_of(way: Tensor, offset: Tensor, normal: Tensor) -> Tensor:
     """Return how far single coordinates go, ``[N]``; at the input, as far as the steepest alone would have to."""
     longest, steepest = way.abs().amax(dim=1), normal.abs().amax(dim=1)
-    return torch.where(longest > 0, longest, offset.abs() / torch.where(steepest > 0, steepest, 1.0))
+    return torch.where(longest > 0, longest, offset.abs() / positive(steepest))
 
 
 def trust_after(trust: Tensor, start: Tensor, then: Evaluation, x: Tensor, now: Evaluation, aim: Tensor) -> Tensor:
