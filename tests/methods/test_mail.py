@@ -12,7 +12,7 @@ from dyart.data.loader import Batch
 from dyart.engine.callbacks import Callback
 from dyart.engine.fit import TrainingError
 from dyart.methods.at import AT
-from dyart.methods.mail import MAILAT, MAILTRADES, Weighting, probability_margin
+from dyart.methods.mail import MAILAT, MAILTRADES, Weighting, negative_probability_margin
 from dyart.methods.trades import TRADES
 
 X = images()
@@ -100,7 +100,7 @@ def logits_with(margins):
 def test_the_table_of_weights(bias, slope, wanted):
     margins = [-1.0, -0.5, 0.0, 0.5, 1.0]
     logits, labels = logits_with(margins).clamp(min=-1e3), torch.zeros(5, dtype=torch.int64)
-    torch.testing.assert_close(probability_margin(logits, labels).tolist(), margins)
+    torch.testing.assert_close(negative_probability_margin(logits, labels).tolist(), margins)
     weights = Weighting(slope, bias, 0.63, normalize=False)(logits, labels)
     assert weights.tolist() == pytest.approx(wanted, abs=6e-4)
     normalized = Weighting(slope, bias, 0.63, normalize=True)(logits, labels)

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dyart.boundary import validation
 from dyart.boundary.margins import at_least_float32
-from dyart.boundary.model import Model, evaluation_mode, ordinary, unchanged
+from dyart.boundary.model import Model, evaluation_mode, logits_of, ordinary, unchanged
 from dyart.boundary.validation import Bounds
 from dyart.data import draws
 from dyart.data.loader import Batch
@@ -265,6 +265,14 @@ def classification_losses(logits: Tensor, batch: Batch) -> Tensor:
 def _cross_entropy(logits: Tensor, batch: Batch, reduction: str) -> Tensor:
     targets = batch.labels.long() if batch.targets is None else batch.targets
     return F.cross_entropy(at_least_float32(logits), targets, reduction=reduction)
+
+
+def logits_of_both(model: Model, first: Tensor, second: Tensor, joint: bool) -> tuple[Tensor, Tensor]:
+    """Return the logits at two batches, e.g. clean and adversarial images: in two passes, in this order, or in one."""
+    if not joint:
+        return logits_of(model(first)), logits_of(model(second))
+    both = logits_of(model(torch.cat([first, second])))
+    return both[: len(first)], both[len(first) :]
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> Tensor:

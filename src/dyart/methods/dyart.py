@@ -23,7 +23,7 @@ from dyart.boundary.gradient import margin_costs, margin_weights
 from dyart.boundary.kernels import compiled
 from dyart.boundary.margins import BOUNDARIES, Boundary, boundary_value
 from dyart.boundary.model import Model, evaluation_mode, logits_of
-from dyart.boundary.norms import NORMS, Norm, flat, per_row
+from dyart.boundary.norms import NORMS, Norm, flat, per_row, positive
 from dyart.boundary.norms import norm as norm_of
 from dyart.boundary.points import BoundaryPoints, Passes
 from dyart.boundary.problem import Problem
@@ -34,7 +34,7 @@ from dyart.boundary.solvers.schedules import BRIEF, CRAFTED
 from dyart.boundary.validation import Bounds, as_bounds
 from dyart.data.loader import Batch
 from dyart.data.ranks import Shard, gathered
-from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register
+from dyart.methods.base import Method, Metrics, accuracy, classification_loss, logits_of_both, register
 from dyart.methods.idle import why_idle
 from dyart.methods.step_count import COUNTS, StepCount
 from dyart.methods.ways import Ways
@@ -340,7 +340,7 @@ class DyART(Method[BoundaryPoints]):
         """Return one over the mean weight of the used points of the whole batch; 0 where there are none."""
         weights, weighed = margin_weights(points, self.cost, mask=used, multiplier=multiplier)
         total, count = gathered(weights.abs(), shard).sum(), gathered(weighed.to(weights), shard).sum()
-        return torch.where(total > 0, count / torch.where(total > 0, total, 1.0), 0.0)
+        return torch.where(total > 0, count / positive(total), 0.0)
 
     def _logits(self, model: Model, points: BoundaryPoints, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the logits at boundary points, at inputs and, with ``kl_radius``, there."""
@@ -352,11 +352,8 @@ class DyART(Method[BoundaryPoints]):
             at_inputs = logits_of(model(inputs))
             with evaluation_mode(model):
                 at_crafted = logits_of(model(crafted))
-        elif self.joint:
-            both = logits_of(model(torch.cat([crafted, inputs.detach()])))
-            at_crafted, at_inputs = both[: len(crafted)], both[len(crafted) :]
         else:
-            at_crafted, at_inputs = logits_of(model(crafted)), logits_of(model(inputs))
+            at_crafted, at_inputs = logits_of_both(model, crafted, inputs.detach(), self.joint)
         count = len(inputs)
         return at_crafted[:count], at_inputs, None if self.kl_radius is None else at_crafted[count:]
 

@@ -27,8 +27,8 @@ from dyart.boundary.validation import Bounds
 from dyart.data import ranks
 from dyart.data.loader import Batch
 from dyart.methods.at import AT
-from dyart.methods.base import Metrics, accuracy, classification_losses, register
-from dyart.methods.trades import TRADES, clean_and_adversarial
+from dyart.methods.base import Metrics, accuracy, classification_losses, logits_of_both, register
+from dyart.methods.trades import TRADES
 
 SCALE = 3.0
 
@@ -65,7 +65,7 @@ class Weighting:
 
         ``shard``: which examples of the batch these are.
         """
-        margins = probability_margin(logits.detach(), labels)
+        margins = negative_probability_margin(logits.detach(), labels)
         if not self.active:
             return torch.ones_like(margins)
         scores = self.slope * (margins + self.bias)
@@ -75,8 +75,28 @@ class Weighting:
         return SCALE * scores.sigmoid()
 
 
+class Weighted:
+    """When the weights of MAIL count; the first base of a class, before the method that is weighted."""
+
+    weighting: Weighting
+
+    def advance(self, fraction: float) -> None:
+        """Take note of how far the training is."""
+        self.weighting.fraction = fraction
+
+    @property
+    def stage(self) -> Hashable:
+        """Whether examples are weighted."""
+        return self.weighting.active
+
+    @property
+    def couples(self) -> bool:
+        """Weights are relative to those of the batch, if they are normalised."""
+        return self.weighting.active and self.weighting.normalize
+
+
 @register("mail-at")
-class MAILAT(AT):
+class MAILAT(Weighted, AT):
     """Adversarial training with the weights of MAIL. Cost: that of ``at``.
 
     Args:
@@ -110,20 +130,6 @@ class MAILAT(AT):
         super().__init__(radius, steps, step_size, norm, start, bounds=bounds)
         self.weighting = Weighting(slope, bias, begin, normalize)
 
-    def advance(self, fraction: float) -> None:
-        """Take note of how far the training is."""
-        self.weighting.fraction = fraction
-
-    @property
-    def stage(self) -> Hashable:
-        """Whether examples are weighted."""
-        return self.weighting.active
-
-    @property
-    def couples(self) -> bool:
-        """Weights are relative to those of the batch, if they are normalised."""
-        return self.weighting.active and self.weighting.normalize
-
     def loss(self, model: Model, batch: Batch, crafted: Tensor) -> tuple[Tensor, Metrics]:
         """Return the weighted mean cross-entropy at the adversarial images; ``adversarial_loss`` is without weights."""
         logits = logits_of(model(crafted))
@@ -138,7 +144,7 @@ class MAILAT(AT):
 
 
 @register("mail-trades")
-class MAILTRADES(TRADES):
+class MAILTRADES(Weighted, TRADES):
     """TRADES with the weights of MAIL on the divergence. Cost: that of ``trades``.
 
     Args:
@@ -177,28 +183,14 @@ class MAILTRADES(TRADES):
         super().__init__(beta, 0.0, radius, steps, step_size, norm, start, joint, bounds=bounds)
         self.weighting = Weighting(slope, bias, begin, normalize)
 
-    def advance(self, fraction: float) -> None:
-        """Take note of how far the training is."""
-        self.weighting.fraction = fraction
-
-    @property
-    def stage(self) -> Hashable:
-        """Whether examples are weighted."""
-        return self.weighting.active
-
-    @property
-    def couples(self) -> bool:
-        """Weights are relative to those of the batch, if they are normalised."""
-        return self.weighting.active and self.weighting.normalize
-
     def loss(self, model: Model, batch: Batch, crafted: Tensor) -> tuple[Tensor, Metrics]:
         """Return clean cross-entropy plus weighted divergences; ``kl`` is logged without weights and beta."""
-        clean, adversarial = clean_and_adversarial(model, batch.inputs, crafted, self.joint)
+        clean, adversarial = logits_of_both(model, batch.inputs, crafted, self.joint)
         weights = self.weighting(adversarial, batch.labels, batch.shard)
         loss, metrics = self._sum(clean, adversarial, batch, weights)
         return loss, metrics | {"weight": weights.mean()}
 
 
-def probability_margin(logits: Tensor, labels: Tensor) -> Tensor:
+def negative_probability_margin(logits: Tensor, labels: Tensor) -> Tensor:
     """Return max_{k != y} p_k - p_y of every example, ``[N]``, in [-1, 1]: positive where misclassified."""
     return -logit_margin(F.softmax(at_least_float32(logits), dim=1), labels)

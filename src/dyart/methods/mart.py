@@ -20,8 +20,7 @@ from dyart.boundary.model import Model
 from dyart.boundary.validation import Bounds
 from dyart.data.loader import Batch
 from dyart.methods.at import AT
-from dyart.methods.base import Metrics, accuracy, classification_loss, register
-from dyart.methods.trades import clean_and_adversarial
+from dyart.methods.base import Metrics, accuracy, classification_loss, logits_of_both, register
 
 ABOVE_WRONG, ABOVE_OWN, TINY = 1.0001, 1.0000001, 1e-12
 
@@ -65,7 +64,7 @@ class MART(AT):
         ``boosted_loss`` and ``weighted_kl`` (without lambda) are the two parts; ``weight`` is the mean of the
         divergence's weights: the probability that the clean images' labels lack.
         """
-        clean, adversarial = clean_and_adversarial(model, batch.inputs, crafted, self.joint)
+        clean, adversarial = logits_of_both(model, batch.inputs, crafted, self.joint)
         boosted = classification_loss(adversarial, batch) + wrong_class_costs(adversarial, batch.labels).mean()
         weights = missing_probability(clean, batch.labels)
         divergence = (weights * divergences(clean, adversarial)).mean()

@@ -36,10 +36,10 @@ from dyart.methods.base import (
     accuracy,
     classification_loss,
     classification_losses,
+    logits_of_both,
     register,
     start_key,
 )
-from dyart.methods.trades import clean_and_adversarial
 
 # The bisection looks a little beyond the hinge, to tell the margins that are as large from those that are not.
 CAP = 1.05
@@ -200,4 +200,4 @@ class MMA(Method[Margins]):
     def _logits(self, model: Model, inputs: Tensor, points: Tensor) -> tuple[Tensor | None, Tensor]:
         if self.clean == 0:
             return None, logits_of(model(points))
-        return clean_and_adversarial(model, inputs, points, self.joint)
+        return logits_of_both(model, inputs, points, self.joint)

@@ -8,7 +8,6 @@ start uniformly. The released code passes the clean images through the network a
 ones: the same loss and gradient, but BatchNorm's running statistics see them twice; that pass is left out.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -17,10 +16,10 @@ from dyart.attacks.pgd import AttackNorm, check_pgd
 from dyart.attacks.radii import check_unit
 from dyart.boundary import validation
 from dyart.boundary.margins import at_least_float32
-from dyart.boundary.model import Model, logits_of
+from dyart.boundary.model import Model
 from dyart.boundary.validation import Bounds
 from dyart.data.loader import Batch
-from dyart.methods.base import Method, Metrics, accuracy, classification_loss, register, start_key
+from dyart.methods.base import Method, Metrics, accuracy, classification_loss, logits_of_both, register, start_key
 
 
 @register("trades")
@@ -85,7 +84,7 @@ class TRADES(Method[Tensor]):
 
     def loss(self, model: Model, batch: Batch, crafted: Tensor) -> tuple[Tensor, Metrics]:
         """Return clean cross-entropy plus weighted divergence; ``kl`` is logged without beta."""
-        clean, adversarial = clean_and_adversarial(model, batch.inputs, crafted, self.joint)
+        clean, adversarial = logits_of_both(model, batch.inputs, crafted, self.joint)
         return self._sum(clean, adversarial, batch)
 
     def _sum(
@@ -102,14 +101,6 @@ class TRADES(Method[Tensor]):
             "adversarial_accuracy": accuracy(adversarial, batch.labels),
         }
         return loss, metrics
-
-
-def clean_and_adversarial(model: Model, inputs: Tensor, points: Tensor, joint: bool) -> tuple[Tensor, Tensor]:
-    """Return the logits at the clean and the adversarial images: in two passes, in this order, or in one."""
-    if not joint:
-        return logits_of(model(inputs)), logits_of(model(points))
-    both = logits_of(model(torch.cat([inputs, points])))
-    return both[: len(inputs)], both[len(inputs) :]
 
 
 def smoothed_loss(logits: Tensor, batch: Batch, smoothing: float) -> Tensor:
