@@ -66,7 +66,10 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def negative_margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return minus the logit margin, 0 where it is negative: an example that is fooled stays where it is, ``[N]``."""
+    """Return minus the logit margin where the margin is positive, and 0 elsewhere, ``[N]``.
+
+    So an example that is fooled stays where it is.
+    """
     return -logit_margin(logits, labels).clamp(min=0)
 
 
@@ -89,6 +92,9 @@ def pgd(
     compile: bool = False,
 ) -> Tensor:
     """Return points within ``radius`` of the inputs that raise the objective.
+
+    Cost: ``steps`` forward and backward passes. The model runs in the mode it is in. The objective gets logits in
+    float32 or better; points have the inputs' dtype.
 
     Args:
         model: from inputs to logits.

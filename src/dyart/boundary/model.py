@@ -165,8 +165,9 @@ def unchanged(model: Model, device: torch.device) -> Iterator[None]:
     """Leave buffers, other tensors of modules and the global random state as they are, whatever the model does to them.
 
     Not the random state of a GPU while a CUDA graph is recorded: the graph has its own, which nobody can set back.
-    Parameters, their gradients and flags need no guard: nothing in this package writes to them. Nor do the
-    statistics of BatchNorm layers that are in eval mode as it begins: a change of modes goes around it.
+    Parameters, their gradients and flags need no guard: nothing in this package writes to them. BatchNorm
+    layers already in eval mode on entry are not guarded either. So a caller that changes modes does so first, around
+    this.
     """
     every = _modules(model)
     modules = [module for module in every if module.training or not isinstance(module, _BATCH_NORM)]

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from dyart.boundary.norms import Norm, dual_norm, flat, norm, per_row
 
-# How near to a bound a coordinate sits at it: in the box's width, or in the farthest way of a coordinate where the box
-# has none; and in any case in that way, since a box may be much wider than anything in it. Rounding comes on top.
+# A coordinate sits at a bound if it is away from it by at most PIN_TOLERANCE of the box's width (where that is
+# infinite: of the example's largest displacement) and by at most PIN_OF_WAY of that displacement, since a box may be
+# much wider than the data. PIN_ROUNDING units of rounding are added.
 PIN_TOLERANCE, PIN_OF_WAY, PIN_ROUNDING = 1e-6, 1e-4, 4
 
 
@@ -21,9 +22,10 @@ class Conditions(NamedTuple):
     """The paper's optimality conditions (its appendix C), one boolean per example.
 
     a: the point lies on the boundary.
-    b: p = inf: most coordinates at the full distance moved against the gradient; p = 2: the cosine.
+    b: p = inf: most coordinates at the full distance moved against the gradient; p = 2: the cosine;
+       p = 1: the alignment, against the same threshold.
     c: p = inf: most other coordinates have a small gradient. The threshold is absolute, so that networks with
-       large gradients fail it at converged points: reported, not required. Always true for p = 2.
+       large gradients fail it at converged points: reported, not required. Always true for p = 2 and 1.
     """
 
     a: Tensor
@@ -106,7 +108,7 @@ def paper_conditions(
         p: the norm.
         residual: (a) holds where ``|value| <= residual``.
         opposed: (b), p = inf: share of J that must move against the gradient.
-        cosine: (b), p = 2: least cosine between displacement and negative gradient.
+        cosine: (b), p = 2: least cosine between displacement and negative gradient; p = 1: least alignment.
         small: (c): gradients below this count as zero.
         small_share: (c): share of coordinates outside J that must have a small gradient.
         full: J holds the coordinates with ``|d_j| >= full R``; exact equality would leave a handful.

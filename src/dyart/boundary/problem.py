@@ -139,9 +139,8 @@ class Problem:
     def linearise(self, x: Tensor, rivals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return values ``[M, N]`` and gradients ``[M, N, D]`` of pieces of the boundary at ``x``, and the logits.
 
-        The pieces are those against ``rivals``, ``[N, M]``. One forward pass and M backward passes; M forward passes
-        more if the model's graph serves one backward pass alone, as that of a compiled model does that has met several
-        shapes.
+        The pieces are those against ``rivals``, ``[N, M]``. One forward pass and M backward passes; M more forward
+        passes where a graph allows one backward pass only, as a compiled model's does once it has met several shapes.
         """
         with torch.enable_grad():
             points, pieces, logits = self._pieces(x, rivals)

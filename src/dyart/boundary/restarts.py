@@ -41,9 +41,9 @@ class Rivals(NamedTuple):
 
 
 def nearest_rivals(problem: Problem, logits: Tensor, most: int) -> Rivals:
-    """Return the ``most`` likeliest other classes; two, as they are, if most is 1.
+    """Return the ``most`` likeliest other classes, the two nearest by linearised distance first (for p = 1 one).
 
-    The two nearest by linearised distance come first, for p = 1 one.
+    With ``most`` = 1: the two likeliest, not compared.
 
     Cost: one forward and M backward passes, M = min(most, K - 1), and for p = 1 another forward pass; none for M = 1.
 
@@ -105,8 +105,8 @@ def distance_from_input(problem: Problem) -> Tensor:
 def _linearised(problem: Problem, values: Tensor, gradients: Tensor) -> Tensor:
     """Return how far the inputs are from pieces of the boundary as linearised, ``[M, N]``: inside the box.
 
-    Where the box ends before a piece, what it leaves of the value counts as if there were more of the same way; where
-    there is no way, the piece is infinitely far.
+    Where the box ends before a piece, the distance is extrapolated: the way's length times the whole value over the
+    part of it that the way covers. Where there is no way, the piece is infinitely far.
     """
     rows = []
     for value, gradient in zip(values, gradients, strict=True):

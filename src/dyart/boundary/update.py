@@ -22,9 +22,9 @@ def update_direction(
     """Return theta' by parameter name: the negative gradient of a loss, or an optimizer's true next step.
 
     Nothing changes: not the parameters, their ``.grad``, the buffers (BatchNorm statistics that the loss updates are
-    put back) nor the optimizer's state, which is stepped as a copy. Step hooks of the optimizer run, on the copy; one
-    that reaches for something else, such as the model, does to it what it does (the parameters are put back), and what
-    it does to the parameters is no part of the step.
+    put back) nor the optimizer's state, which is stepped as a copy. Step hooks run on the copy. What a hook does to
+    anything else, such as the model, stays done, but parameters are put back; what it does to them is not part of the
+    returned step.
 
     Cost: the loss's forward pass and one backward pass; with an optimizer, two copies of its parameters and one of its
     state. One host synchronisation, to look for gradients that are not finite.

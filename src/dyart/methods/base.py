@@ -41,7 +41,8 @@ _REGISTERED: dict[str, "type[Method[Any]]"] = {}
 class Method(ABC, Generic[Crafted]):
     """A training method. Its hyper-parameters are the arguments of its constructor.
 
-    The engine calls ``craft`` and ``loss``; calling the object does both, in anybody's training loop.
+    The engine calls ``craft`` and ``loss``; calling the object does both, in anybody's training loop. Points are
+    crafted in eval mode (BatchNorm's running statistics); the loss is taken in the mode that the model is in.
     """
 
     name: ClassVar[str] = ""
@@ -77,19 +78,22 @@ class Method(ABC, Generic[Crafted]):
 
     @property
     def stage(self) -> Hashable:
-        """What of crafting's and loss's settings changes in the course of a training; a new stage is captured anew."""
+        """The settings of ``craft`` and ``loss`` that change during a training.
+
+        When this value changes, the step is captured anew.
+        """
         return None
 
     @property
     def couples(self) -> bool:
-        """Whether the loss by now is more than a mean of each example's own, e.g. by weights relative to the batch's.
+        """Whether, by now, an example's loss depends on the others of the batch, e.g. by weights relative to theirs.
 
         In a loop of one's own under DistributedDataParallel, batches of such a method have a ``shard``.
         """
         return False
 
     def prepare(self, examples: int, device: torch.device) -> None:
-        """Make room for what is kept per example; called once, before the first step or the return of a state.
+        """Make room for what is kept per example; called once, before the first step or before a state is loaded.
 
         Args:
             examples: indices of batches are below this.

@@ -76,8 +76,8 @@ class DyART(Method[BoundaryPoints]):
             two passes, boundary points first, as in the paper's released code; with BatchNorm in training mode the
             network then learns to tell the two batches apart.
         statistics: of BatchNorm at boundary points: ``"batch"``, or ``"running"`` for a pass of their own in eval mode:
-            the boundary that is raised is then the one that was searched, but that the running statistics have seen
-            this step's images in between.
+            the boundary that is raised is then the one that was searched, except that this step's images have updated
+            the running statistics in between.
         keep: points that take part: ``"conditions"`` (the paper's (a) and (b)), ``"optimal"`` (value and alignment),
             or ``"found"`` (all).
         box_aware: divide by the multiplier that leaves out pinned coordinates; False: the paper's ||grad_x Phi||_q.
