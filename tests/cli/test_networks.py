@@ -108,8 +108,10 @@ def test_kwargs_are_left_alone_once_arguments_are_given(zoo):
         options("--model", "zoo:greedy", "--model-args", "num_classes=3", "--data", "three-blobs")
     )
     assert model[1].out_features == 3
-    with pytest.raises(RunError, match="--model-args"):
+    with pytest.raises(RunError, match="--model-args") as error:
         named_network(options("--model", "zoo:greedy", "--data", "three-blobs"))
+    made = "zoo:greedy(classes=3, shape=(2,)) failed: TypeError: unexpected keyword argument 'classes'"
+    assert made in str(error.value), "what it was called with"
 
 
 def test_input_normalisation_goes_in_front(zoo):

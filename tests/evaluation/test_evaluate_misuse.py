@@ -20,6 +20,12 @@ def evaluated(model=None, inputs=None, labels=None, **options):
     )
 
 
+def test_norms_other_than_linf_have_no_usual_radii():
+    given = examples(linear(4))
+    with pytest.raises(ValueError, match="norm='l2' needs radii: the usual ones are of linf"):
+        dyart.evaluate(linear(4), *given, attack="pgd", norm="l2")
+
+
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [

@@ -90,7 +90,10 @@ def test_margins_alone_bring_their_own_norm_and_radius(tmp_path):
     (folder / "margins.json").write_text(json.dumps(record))
     (run,) = read_runs([folder])
     assert (run.norm, run.has_radius) == ("l2", False)
-    assert "--norm l2" in run.command("evaluate")
+    assert "--norm l2 --radii RADII" in run.command("evaluate"), "there are no usual ones"
+    (folder / "margins.json").write_text(json.dumps(record | {"summary": {"robust": {"0.5": 0.4, "1": 0.2}}}))
+    assert "--norm l2 --radii 0.5,1" in read_runs([folder])[0].command("evaluate")
+    (folder / "margins.json").write_text(json.dumps(record))
     page = write_page([folder]).read_text(encoding="utf-8")
     assert "8/255" not in Outline(page).text
     shown = content(page)["figures"]
@@ -283,7 +286,7 @@ def test_margins_without_pictures_say_so(tmp_path):
     folder = measured(tmp_path / "mine")
     (folder / "margins.pictures.npz").unlink()
     text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
-    assert "No pictures of mine: the examples are no images, or their .npz is not in the folder." in text
+    assert "No pictures of mine: the examples are no images, or nothing in the folder keeps them." in text
 
 
 def test_a_loop_of_ones_own_is_shown_by_what_its_monitor_saw(tmp_path):
@@ -312,6 +315,18 @@ def test_what_is_missing_of_it_is_measured_by_a_command_that_names_it(tmp_path):
         "--data": "fashion-mini",
         "--out": str(folder / "margins.csv"),
     }
+
+
+def test_margins_in_another_norm_stay_where_they_are(tmp_path):
+    folder = measured(tmp_path / "mine")
+    (folder / "margins.json").write_text(json.dumps({"settings": {"norm": "l2", "boundary": "exact"}}))
+    (run,) = read_runs([folder])
+    assert run.margins is None
+    assert run.command("margins").endswith(f"--out {folder / 'margins-linf.csv'}")
+    record = {"settings": {"norm": "linf", "boundary": "exact"}}
+    (folder / "margins-linf.json").write_text(json.dumps(record))
+    shutil.copy(folder / "margins.csv", folder / "margins-linf.csv")
+    assert read_runs([folder])[0].margins is not None, "what the command writes is found"
 
 
 def test_it_stands_beside_a_run_and_is_found_in_a_folder_of_both(tmp_path, capsys):

@@ -32,7 +32,7 @@ def logits_of(output: object) -> Tensor:
     if logits.ndim == 1 or (logits.ndim == 2 and logits.shape[1] == 1):
         raise ValueError(
             f"the model returned logits of shape {tuple(logits.shape)}: one logit per example, or no batch dimension. "
-            "A binary model with one logit z needs two classes: wrap it so that it returns "
+            "A binary model with one logit z, before any sigmoid, needs two classes: wrap it so that it returns "
             "torch.stack([-z.flatten(), z.flatten()], 1) / 2"
         )
     if logits.ndim != 2 or logits.shape[1] == 0:

@@ -68,7 +68,7 @@ def evaluate_command(options: argparse.Namespace) -> None:
     if result.taken:
         print("it was finished before, and nothing was attacked again (--fresh would)")
     if result.replaced:
-        print("replaced: a finished evaluation of a network that did something else")
+        print("replaced: the finished evaluation that was there, with another attack or of other outputs")
     print(f"{folder / FILE}; one line per example: {folder / EXAMPLES}")
 
 

@@ -65,8 +65,8 @@ def add_evaluate(commands: Commands) -> None:
         "--out",
         type=Path,
         help="folder of the records (default: the run's, or one in it for a part of the test set; without a run "
-        "evaluation- and the name of the weights or the model). Another evaluation that is there is not replaced: "
-        "without --out this one goes beside it, with --out it is refused",
+        "evaluation- and the name of the weights or the model). Another evaluation that is there is replaced by a more "
+        "thorough attack alone: any other goes beside it without --out, and is refused with --out",
     )
     add("--fresh", action="store_true", help="forget what was begun or finished in that folder, and start anew")
     evaluate.set_defaults(run=_evaluate)

@@ -63,7 +63,10 @@ def named_network(
         words = f"the network of {folder or place}"
     else:
         if place is not None and (options.weights is not None or place.is_dir()):
-            raise RunError(f"{place} and --model both name a network: leave one of them out")
+            raise RunError(
+                f"{place} and --model both name a network: leave one of them out (if {place} is the value of an "
+                "option, that option is misspelt, or takes its values in one word with commas)"
+            )
         if options.data is None:
             raise RunError("--model needs --data NAME: a data set, or the path of your own (dyart data list)")
         file = options.weights or place

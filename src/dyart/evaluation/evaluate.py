@@ -102,7 +102,7 @@ def evaluate(
         inputs: ``[N, ...]``: tensor or array of float32 or float64 inside the bounds, or of uint8 (divided by 255).
             Batches of them are sent to the device one by one. Normalisation belongs inside the model.
         labels: ``[N]``, integers.
-        radii: numbers, or texts such as ``"8/255"``.
+        radii: numbers, or texts such as ``"8/255"``; in L2 and L1 there are no usual ones.
         attack: ``"clean"``; ``"pgd"``, 20 steps on the margin loss; ``"margins"``, one boundary search for the whole
             curve; ``"apgd"``, APGD-CE and APGD-T; ``"autoattack"``, the standard one: those, FAB-T and Square. The
             last two run the search and PGD first; ``"autoattack"`` and L1 need the package pyautoattack.
@@ -140,6 +140,8 @@ def evaluate(
         ImportError: ``"autoattack"``, or ``"apgd"`` for L1, without pyautoattack.
     """
     validation.check_choice("norm", norm, NORMS)
+    if radii is RADII and norm != "linf":
+        raise ValueError(f"norm={norm!r} needs radii: the usual ones are of linf")
     validation.check_choice("precision", precision, PRECISIONS)
     validation.check_choice("compile", compile, get_args(Switch))
     if batch_size is not None:

@@ -64,8 +64,12 @@ def call_factory(
         shape: of one example, which shows lazy layers their sizes.
     """
     given = _accepted(name, factory, always, options)
-    with _working_directory_importable():
-        network = factory(**given)
+    try:
+        with _working_directory_importable():
+            network = factory(**given)
+    except (TypeError, ValueError, LookupError, AttributeError, AssertionError, RuntimeError) as error:
+        words = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        raise TypeError(f"{name}({words}) failed: {type(error).__name__}: {error}") from error
     if not isinstance(network, nn.Module):
         raise TypeError(f"{name!r} must return a torch.nn.Module, it returned {type(network).__name__}")
     if _lazy(network):

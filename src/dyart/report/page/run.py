@@ -85,15 +85,19 @@ class Run:
         if "model.name" not in self.config and "model.weights" in self.config:  # a file that says what it is of
             verb, named = f"{verb} {shlex.quote(str(get('model.weights')))}", {"data": get("data.name")}
         named |= {option: get(f"model.{option}") for option in ("model-args", "mean", "std")}
-        named["norm"] = self.norm if self.norm != "linf" else None
+        if self.norm != "linf":
+            named |= {"norm": self.norm, "radii": get("eval.radii", "RADII") if verb.startswith("evaluate") else None}
         options = [f"--{option} {shlex.quote(str(value))}" for option, value in named.items() if value is not None]
-        out = shlex.quote(str(self.folder / MARGINS)) if verb.startswith("margins") else folder
+        out = folder
+        if verb.startswith("margins"):  # those in another norm stay
+            taken = self.margins is None and (self.folder / MARGINS).is_file()
+            out = shlex.quote(str(self.folder / (f"margins-{self.norm}.csv" if taken else MARGINS)))
         return " ".join(["dyart", verb, *options, "--out", out])
 
     @property
     def radius(self) -> Radius:
         """The radius that the run is judged by while it trains."""
-        return Radius(self.config.get("eval.radius", 8 / 255))
+        return Radius(self.config.get("eval.radius", "8/255"))
 
     @property
     def has_radius(self) -> bool:
@@ -260,6 +264,7 @@ def _measured(part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
         "data.name": evaluation.get("data") or margins.get("data") or moved.get("data"),
         "eval.norm": evaluation.get("norm") or searched.get("norm") or moved.get("norm"),
         "eval.radius": "8/255" if "8/255" in radii else radii[len(radii) // 2] if radii else moved.get("radius_text"),
+        "eval.radii": ",".join(radii) or None,
         "eval.attack": evaluation.get("attack"),
     }
     versions = evaluation.get("versions") or margins.get("versions") or {}

@@ -289,7 +289,10 @@ def vulnerable(runs: Sequence[Run]) -> Markup:
     button = element("button", "Show more", type="button", id="more", hidden=True)
     gallery = element("ul", id="gallery", class_="gallery")
     blind = [run.name for run in runs if run.pictures is None and (run.dynamics is not None or run.margins is not None)]
-    unseen = f"No pictures of {listed(blind)}: the examples are no images, or their .npz is not in the folder."
+    unseen = (
+        f"No pictures of {listed(blind)}: the examples are no images, or nothing in the folder keeps them. dyart "
+        "margins and dyart dynamics do."
+    )
     pictures = element("p", unseen, class_="missing") if blind else ""
     if not any(motion.points(run) for run in runs):
         return section("vulnerable", _uncounted(runs), pictures, lacking)
