@@ -104,8 +104,10 @@ def test_the_kkt_check_notices_a_longer_way_to_the_plane():
 
 @settings(deadline=None, max_examples=40)
 @given(near_problems)
-def test_l2_distance_is_the_optimum_of_a_general_solver(problem):
+def test_a_general_solver_finds_no_shorter_way_in_l2(problem):
     displacement = problem.project("l2")
+    assert abs(problem.value(displacement).item()) <= 1e-9
+    assert_inside(problem, displacement)
     gradient, offset = problem.gradient[0].numpy(), problem.offset.item()
     assume(gradient.any())  # the solver does not take an empty constraint
     down, up = (problem.lower - problem.origin)[0].numpy(), (problem.upper - problem.origin)[0].numpy()
@@ -119,7 +121,8 @@ def test_l2_distance_is_the_optimum_of_a_general_solver(problem):
         options={"ftol": 1e-14, "maxiter": 500},
     )
     assume(optimum.success)
-    assert norm(displacement, "l2").item() == pytest.approx(np.linalg.norm(optimum.x), abs=1e-5)
+    # It may stop too early and call that a success, then with a longer way.
+    assert norm(displacement, "l2").item() <= np.linalg.norm(optimum.x) + 1e-5
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
