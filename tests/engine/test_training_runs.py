@@ -107,6 +107,19 @@ def test_a_set_without_a_hold_out_trains_and_its_last_epoch_counts(tmp_path, cap
     assert all(torch.equal(last[name], tensor) for name, tensor in averaged_weights(tmp_path).items())
 
 
+def test_a_burn_in_by_adversarial_training_is_one_at_the_radius_of_the_validation(tmp_path):
+    settings = {"eval_radius": 0.1, "optim_lr": 0.05, "train_epochs": 1}
+    at = {"name": "at", "radius": 0.1, "step_size": 0.025, "steps": 10}
+    alone = train(make_config(tmp_path / "at", at, optim_schedule="constant", **settings))
+    settings |= {"method": {"name": "dyart", "steps": 2}, "train_burn_in": 1}
+    both = train(make_config(tmp_path / "both", train_burn_in_method="at", **settings))
+    assert [record["phase"] for record in both.history] == ["burn-in", "train"]
+    same = ("loss", "adversarial_loss", "val_clean", "val_robust")
+    assert [both.history[0][key] for key in same] == [alone.history[0][key] for key in same]
+    with pytest.raises(RunError, match=r"train\.burn_in_method"):
+        train(make_config(tmp_path / "both", **settings), resume=True)
+
+
 def test_a_burn_in_that_is_missing_is_told_by_a_training_and_not_by_what_prepares_one(tmp_path, capsys):
     words, method = "begins with an untrained network", {"name": "dyart", "steps": 2}
     config = make_config(tmp_path, method=method, train_epochs=1, train_burn_in=0)

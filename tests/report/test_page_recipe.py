@@ -63,6 +63,12 @@ def test_a_recipe_of_ones_own_is_not_said_to_be_the_run(run_of, tmp_path):
     assert said == ("Recipe own, which is not dyart's own and was not compared with this run. Its note: long training")
 
 
+@pytest.mark.parametrize(("method", "words"), [("natural", "natural training"), ("at", "adversarial training")])
+def test_the_burn_in_is_called_what_it_is(run_of, method, words):
+    run = run_of("--train.burn_in", "2", "--train.burn_in_method", method)
+    assert f"12 epochs after 2 of {words}, batches" in " ".join(how(run))
+
+
 @pytest.mark.parametrize(
     ("place", "words"),
     [

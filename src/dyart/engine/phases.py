@@ -1,8 +1,9 @@
-"""The stretches of a training: a burn-in by natural training, then the method."""
+"""The stretches of a training: a burn-in, then the method."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dyart.methods.at import AT
 from dyart.methods.base import Method
 from dyart.methods.natural import Natural
 from dyart.recipes.config import Config, Optim
@@ -34,5 +35,13 @@ def phases_of(config: Config, method: Method[Any]) -> list[Phase]:
     train = Phase("train", method, optim, burn_in, config.train.epochs)
     if not burn_in:
         return [train]
-    natural = replace(optim, schedule="constant", lr=optim.burn_in_lr or optim.lr, clip=optim.burn_in_clip)
-    return [Phase("burn-in", Natural(), natural, 0, burn_in), train]
+    constant = replace(optim, schedule="constant", lr=optim.burn_in_lr or optim.lr, clip=optim.burn_in_clip)
+    return [Phase("burn-in", _before(config), constant, 0, burn_in), train]
+
+
+def _before(config: Config) -> Method[Any]:
+    """Return the method of the burn-in. In bf16, AT's attack computes in what the method after it searches in."""
+    if config.train.burn_in_method == "natural":
+        return Natural()
+    radius = config.eval.radius
+    return AT(radius, steps=10, step_size=radius / 4, norm=config.eval.norm)

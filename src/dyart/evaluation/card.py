@@ -6,6 +6,7 @@ from typing import Any
 from dyart.data import DataSet
 from dyart.models.factory import is_factory
 from dyart.recipes import Config
+from dyart.recipes.config import BURN_INS
 
 USE = """\
 ```python
@@ -40,6 +41,7 @@ def card(
     name = method.pop("name")
     needs = f"{config.model.name.partition(':')[0]} and dyart" if is_factory(config.model.name) else "torch alone"
     settings = ", ".join(f"{key} {value}" for key, value in method.items()) or "its defaults"
+    burn_in, first = config.train.burn_in, BURN_INS[config.train.burn_in_method]
     lines = [
         f"# {config.model.name}, {name}, {data.name}",
         "",
@@ -55,8 +57,7 @@ def card(
         "",
         f"- method: {name} ({settings})",
         f"- {config.train.epochs} epochs, batches of {config.train.batch_size}, learning rate {config.optim.lr}, seed "
-        f"{config.seed}"
-        + (f", {config.train.burn_in} epochs of natural training first" if config.train.burn_in else ""),
+        f"{config.seed}" + (f", {burn_in} epochs of {first} first" if burn_in else ""),
         f"- weights: averaged, of checkpoint {checkpoint.name}",
         f"- additional images: {'yes, ' + Path(config.data.auxiliary).name if config.data.auxiliary else 'none'}",
         "",

@@ -21,7 +21,9 @@ Logger = Literal["csv", "tensorboard", "wandb", "mlflow"]
 Attack = Literal["pgd", "margins", "none"]
 Select = Literal["method", "mean"]
 Probe = Literal["train", "holdout", "batch"]
+BurnIn = Literal["natural", "at"]
 
+BURN_INS: dict[BurnIn, str] = {"natural": "natural training", "at": "adversarial training"}
 # What fits into a float32, in which torch computes.
 LARGEST = 3e38
 
@@ -150,7 +152,8 @@ class Train:
 
     Args:
         epochs: of the method, after the burn-in.
-        burn_in: epochs of natural training first.
+        burn_in: epochs of another method first.
+        burn_in_method: natural training; or at: adversarial training at eval.radius, ten steps of a quarter of it.
         burn_in_from: begin with the weights of a run or checkpoint instead, or with those in a file (.safetensors, or
             .pt with tensors alone).
         batch_size: images per step of the optimizer.
@@ -177,6 +180,7 @@ class Train:
 
     epochs: int = 30
     burn_in: int = 0
+    burn_in_method: BurnIn = "natural"
     burn_in_from: str | None = None
     batch_size: int = 128
     accumulate: int = 1

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dyart.engine.weights import WEIGHTS
+from dyart.recipes.config import BURN_INS
 from dyart.report.page.files import Share
 from dyart.report.page.run import Run
 from dyart.report.style import method_name
@@ -106,7 +107,8 @@ def _training(run: Run) -> str:
     limit = f" (the first {get('data.limit')} images)" if get("data.limit") else ""
     burn_in = ""
     if get("train.burn_in"):
-        burn_in = f" after {get('train.burn_in')} of natural training"
+        first = BURN_INS["at" if get("train.burn_in_method") == "at" else "natural"]  # old runs do not say
+        burn_in = f" after {get('train.burn_in')} of {first}"
     elif get("train.burn_in_from"):
         burn_in = f" from the weights {_origin(Path(str(get('train.burn_in_from'))))}"
     epochs = f"{get('train.epochs')} epoch{'' if get('train.epochs') == 1 else 's'}{burn_in}"
