@@ -63,7 +63,7 @@ def one_update() -> str:
         record = next((one for one in found["records"] if one["model"] == model), None) if found else None
         lines.append([f"{model}, here", *(_ours(record) if record else [NOT_YET, *[""] * 6])])
     shares = [f"{method}, below {radius}, %" for radius in ("8/255", "4/255") for method in ("AT", "DyART")]
-    return grid(["network", "clean / PGD-20, %", "images", *shares, "batches"], lines)
+    return grid(["network", "clean / PGD-20, %", "images below 8 / 4", *shares, "batches"], lines)
 
 
 def one_update_conditions() -> str:
@@ -85,7 +85,8 @@ def _ours(record: Mapping[str, Any]) -> list[str]:
     first = [_share(methods[name]["intervals"][0]) for name in ("at", "dyart")]
     (robust,) = record["robust"].values()
     accuracies = f"{100 * record['clean']:.1f} / {100 * robust:.1f}"
-    return [accuracies, str(record["dynamics"]["counts"]["counted"]), *below, *first, str(record["batches"])]
+    counts = [methods["at"]["below_radius"]["count"], methods["at"]["intervals"][0]["count"]]
+    return [accuracies, " / ".join(map(str, counts)), *below, *first, str(record["batches"])]
 
 
 def _share(part: Mapping[str, Any]) -> str:
@@ -103,8 +104,10 @@ def batches() -> str:
     for record in found["records"]:
         for test in record["dynamics"]["tests"]:
             wins = f"{test['batches_first']} / {test['batches_second']}"
-            lines.append([record["model"], f"{100 * test['difference']:+.1f}", f"{test['p_value']:.2g}", wins])
-    return grid(["network", "DyART - AT, points", "p (McNemar)", "batches with more under AT / DyART"], lines)
+            ps = [f"{test[key]:.2g}" for key in ("p_value", "p_value_by_batch")]
+            lines.append([record["model"], f"{100 * test['difference']:+.1f}", ps[0], wins, ps[1]])
+    head = ["network", "DyART - AT, points", "p (McNemar)", "batches with more under AT / DyART", "p (sign test)"]
+    return grid(head, lines)
 
 
 def whole_training() -> str:

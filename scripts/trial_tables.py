@@ -71,7 +71,8 @@ def conditions(name: str) -> str:
         words += f" GPU: {judged[0]['gpu']}; torch {judged[0]['versions']['torch']}."
     failed = [record["name"] for record in records if "failed" in record]
     words += f" Failed: {', '.join(failed)}." if failed else ""
-    waiting = [runs[0].label for runs in group.rows.values() if not published.read(runs)]
+    left = [run for run in group.runs if not published.read([run])]
+    waiting = [f"{run.label}, seed {run.seed}" if run.seed else run.label for run in left]
     words += f"\n\n{published.NOT_YET.capitalize()}: {'; '.join(waiting)}." if judged and waiting else ""
     return f"\n{words}\n"
 

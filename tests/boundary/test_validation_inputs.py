@@ -87,6 +87,16 @@ def test_rounding_is_in_proportion_to_the_bounds_of_each_feature():
         search(Counting(), inputs, classes(), bounds=box)
 
 
+@pytest.mark.parametrize(("dtype", "rounding", "outside"), [(torch.float32, 3e-4, 2e-3), (torch.float64, 5e-7, 9e-4)])
+def test_rounding_in_a_narrow_box_far_from_zero_is_in_proportion_to_its_width(dtype, rounding, outside):
+    model, inputs, box = Counting().to(dtype), 1000 + examples().to(dtype), (1000.0, 1001.0)
+    inputs[1, 0] = 1001 + rounding
+    search(model, inputs, classes(), bounds=box)
+    inputs[1, 0] = 1001 + outside
+    with pytest.raises(ValueError, match="outside the bounds"):
+        search(model, inputs, classes(), bounds=box)
+
+
 def test_rounding_at_a_feature_that_cannot_change_is_in_proportion_to_the_others():
     upper = torch.ones(SHAPE)
     upper[0] = 0.0

@@ -111,6 +111,17 @@ class Logits(torch.nn.Sequential):
     forward = lambda self, x: self[0](x)[0] if self.training else self[0](x)
 def wrapped(classes):
     return Logits(Auxiliary(2, classes))
+class More(torch.nn.Linear):
+    def forward(self, x):
+        logits = super().forward(x)
+        return torch.cat([logits, -logits], dim=1) if self.training else logits
+def more(classes):
+    return More(2, classes)
+class Broken(torch.nn.Linear):
+    def forward(self, x):
+        return {}["a key"] if self.training else super().forward(x)
+def broken(classes):
+    return Broken(2, classes)
 """
 
 
@@ -119,6 +130,8 @@ def wrapped(classes):
     [
         ("wrong", "fails on inputs of shape 2"),
         ("two", "gives 2 logits, three-blobs has 3 classes"),
+        ("more", "gives 6 logits in training mode, three-blobs has 3 classes"),
+        ("broken", "KeyError: 'a key'"),
         ("auxiliary", "own_auxiliary:auxiliary, in training mode: the model returned tuple; it must return a tensor"),
     ],
 )

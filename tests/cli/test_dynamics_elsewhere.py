@@ -243,6 +243,7 @@ def test_no_figures_of_an_earlier_measurement_stay_beside_a_record_without_any(c
         ("dynamics.csv", "time,position\n0,1\n"),
         ("dynamics.json", '{"radius": 1.0, "mass": 2.0}'),
         ("dynamics.npz", "no archive"),
+        ("dynamics.npz", 46 * "x" + "PK\x05\x06\0\0\0\0\1\0\1\0\x2e" + 9 * "\0"),  # an archive's end alone
         ("dynamics-scatter.png", "a picture"),
     ],
 )

@@ -58,10 +58,20 @@ def zoo(monkeypatch):
     def own(classes, shape):
         return nn.Linear(shape[0], classes)
 
+    def picky(depth, classes=2):
+        raise ValueError(f"depth must be 8, 14 or 20, not {depth}")
+
+    def offline():
+        raise RuntimeError("no network")
+
+    def huge():
+        raise torch.OutOfMemoryError("it needs a larger machine")
+
     def lazy(width, classes):
         return nn.Sequential(nn.LazyLinear(width), nn.Linear(width, classes))
 
     module.create_model, module.Auto, module.own, module.lazy = create_model, Auto, own, lazy
+    module.picky, module.offline, module.huge = picky, offline, huge
     module.greedy = lambda **kwargs: create_model("x", **kwargs)
     monkeypatch.setitem(__import__("sys").modules, "zoo", module)
     return module
@@ -112,6 +122,18 @@ def test_kwargs_are_left_alone_once_arguments_are_given(zoo):
         named_network(options("--model", "zoo:greedy", "--data", "three-blobs"))
     made = "zoo:greedy(classes=3, shape=(2,)) failed: TypeError: unexpected keyword argument 'classes'"
     assert made in str(error.value), "what it was called with"
+
+
+def test_a_factory_that_fails_is_shown_with_every_argument_and_asks_for_more_only_where_one_is_lacking(zoo):
+    with pytest.raises(RunError) as error:
+        named_network(options("--model", "zoo:picky", "--model-args", "depth=7", "--data", "three-blobs"))
+    assert "zoo:picky(depth=7, classes=3) failed: ValueError: depth must be 8" in str(error.value)
+    with pytest.raises(RunError) as error:
+        named_network(options("--model", "zoo:offline", "--data", "three-blobs"))
+    assert "zoo:offline() failed: RuntimeError: no network" in str(error.value)
+    assert "--model-args" not in str(error.value)
+    with pytest.raises(torch.OutOfMemoryError):
+        named_network(options("--model", "zoo:huge", "--data", "three-blobs"))
 
 
 def test_input_normalisation_goes_in_front(zoo):

@@ -38,7 +38,7 @@ class BallSettings(TypedDict, total=False):
 
 
 class PGDSettings(BallSettings, total=False):
-    """With those that an attack on the KL divergence has its own of."""
+    """``BallSettings``, and what an attack on the KL divergence chooses for itself."""
 
     objective: Objective
     start: Start

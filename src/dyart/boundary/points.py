@@ -229,8 +229,9 @@ class BoundaryPoints:
         """Write one line per example.
 
         A part is counted from 0, as every result is. So that its lines can be joined with those of the whole, or of
-        another model, name the examples by what chose them: ``found[mask].to_csv(path, index=mask)``. The column
-        ``lost``, the last but one's own, is empty where that is not known.
+        another model, name the examples by what chose them: ``found[mask].to_csv(path, index=mask)``. Columns of
+        one's own come last. Before them is ``lost``: whether a point was found, but was no longer across the boundary
+        when evaluated again; empty where that is not known.
 
         Args:
             path: of the file.

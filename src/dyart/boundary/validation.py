@@ -16,6 +16,7 @@ Bounds = tuple[Bound, Bound] | None
 Start = Tensor | Literal["random"] | None
 
 RANGE_TOLERANCE = 1e-6
+SPACINGS = 8  # so many roundings may add up
 IN_PLACE = (
     "the model changes its inputs in place, as x.sub_(mean) or a first nn.ReLU(inplace=True) does: the same inputs are "
     "needed again. Write x = x - mean, or begin its forward pass with x = x.clone()"
@@ -92,12 +93,17 @@ def check_inputs(inputs: Tensor, bounds: Bounds) -> None:
 def beyond_bounds(inputs: Tensor, lower: Tensor, upper: Tensor) -> float:
     """Return how far inputs lie outside a box at most; 0 where that may be rounding.
 
-    Rounding is relative to the larger bound of a coordinate; where both are 0, to the largest of all, 1 at most.
+    Rounding is relative to the larger bound of a coordinate, of which an infinite one counts as 1; where both are 0, to
+    the largest of all, 1 at most. In a narrow box far from 0 it is relative to its width, but no less than the numbers
+    are spaced there.
     """
     size = torch.maximum(*(torch.where(bound.isfinite(), bound.abs(), 1.0) for bound in (lower, upper)))
     size = torch.where(size > 0, size, size.max().clamp(max=1.0))
+    spacing = SPACINGS * torch.finfo(inputs.dtype).eps * size
+    width = torch.where((upper > lower) & upper.isfinite() & lower.isfinite(), upper - lower, size)
+    rounding = torch.minimum(RANGE_TOLERANCE * size, torch.maximum(RANGE_TOLERANCE * width, spacing))
     beyond = torch.maximum(lower - inputs, inputs - upper)
-    return float(torch.where(beyond > RANGE_TOLERANCE * size, beyond, 0.0).max())
+    return float(torch.where(beyond > rounding, beyond, 0.0).max())
 
 
 def check_start(start: object, inputs: Tensor, bounds: Bounds, values: bool) -> None:

@@ -287,8 +287,8 @@ def _made(options: argparse.Namespace, data: DataSet) -> tuple[nn.Module, set[st
         factory = partial(load_factory(name), **arguments)
         made, given = call_factory(name, factory, facts, more, data.shape)
     except (TypeError, AttributeError) as error:
-        known = arguments or isinstance(error, AttributeError)
-        hint = "" if known else "; pass arguments of its own with --model-args KEY=VALUE,..."
+        lacking = isinstance(error, TypeError) and isinstance(error.__cause__, TypeError | None)
+        hint = "; pass arguments of its own with --model-args KEY=VALUE,..." if lacking and not arguments else ""
         raise RunError(f"--model {name}: {error}{hint}") from error
     if len({"mean", "std"} & given) == 1:
         raise RunError(f"--model {name} takes only one of mean and std: let it take both, or neither")

@@ -69,10 +69,11 @@ def _is_summary(path: Path) -> bool:
 
 
 def _is_pictures(path: Path) -> bool:
-    if not zipfile.is_zipfile(path):
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return set(archive.namelist()) >= ARRAYS
+    except zipfile.BadZipFile:
         return False
-    with zipfile.ZipFile(path) as archive:
-        return set(archive.namelist()) >= ARRAYS
 
 
 def summarize(measured: Dynamics, radius: float, edges: list[float], against: str) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class Advice(Callback):
         if right is None or record["epoch"] < training.config.train.burn_in:
             return
         _, counts = np.unique(training.data.train.labels[training.data.holdout], return_counts=True)
-        chance = max(1 / len(training.data.classes), counts.max() / counts.sum())
+        chance = counts.max() / counts.sum()
         if right >= chance + LEARNT * (1 - chance):
             return
         if training.fabric.is_global_zero:

@@ -31,7 +31,7 @@ class Guard:
         model: the network that is trained.
         device: where it is.
         skip: leave weights, buffers, momentum, their average and what the method keeps per example as they were before
-            a bad step, and count it. Costs memory for a copy of them, and a kernel per tensor and step.
+            a bad step, and count it. Costs memory for a copy of them, and three kernels per tensor and step.
         waits: to look at a value would be to wait for the device: look when asked to, not at every step.
     """
 

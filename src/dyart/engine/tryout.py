@@ -40,14 +40,20 @@ def try_out(model: nn.Module, config: Config, data: DataSet, fabric: Fabric) -> 
     with torch.no_grad(), training_mode(model), unchanged(model, fabric.device):
         try:
             output = model(inputs)
-        except Exception:  # two examples may be too few for it
+        except (RuntimeError, ValueError):  # two examples may be too few for it
             output = logits
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise RunError(f"model.name {name} fails in training mode, on inputs of shape {shape}: {said}") from error
     try:
-        logits_of(output)
+        trained = logits_of(output)
     except (TypeError, ValueError) as error:
         raise RunError(f"model.name {name}, in training mode: {error}") from error
-    if logits.shape[1] != len(data.classes):
-        raise RunError(f"model.name {name} gives {logits.shape[1]} logits, {data.name} has {len(data.classes)} classes")
+    for number, mode in ((logits.shape[1], ""), (trained.shape[1], " in training mode")):
+        if number != len(data.classes):
+            raise RunError(
+                f"model.name {name} gives {number} logits{mode}, {data.name} has {len(data.classes)} classes"
+            )
     if bool((logits >= 0).all()) and bool(((logits.sum(dim=1) - 1).abs() < SUMS_TO_ONE).all()):
         fabric.print(
             f"the outputs of model.name {name} are probabilities: the loss takes their softmax once more, and "

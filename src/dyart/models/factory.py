@@ -67,8 +67,11 @@ def call_factory(
     try:
         with _working_directory_importable():
             network = factory(**given)
+    except torch.OutOfMemoryError:
+        raise
     except (TypeError, ValueError, LookupError, AttributeError, AssertionError, RuntimeError) as error:
-        words = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        bound = getattr(factory, "keywords", {})  # of a partial: the user's own
+        words = ", ".join(f"{key}={value!r}" for key, value in {**bound, **given}.items())
         raise TypeError(f"{name}({words}) failed: {type(error).__name__}: {error}") from error
     if not isinstance(network, nn.Module):
         raise TypeError(f"{name!r} must return a torch.nn.Module, it returned {type(network).__name__}")

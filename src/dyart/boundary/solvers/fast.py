@@ -4,7 +4,8 @@ A step linearises the margin function at the current point, projects both the po
 hyperplane inside the box, and moves to a mixture of the two projections; a point found across the boundary is kept
 if it is the closest so far, and the search goes on from its projection into a smaller ball around the input. The
 next step's evaluation tests the new point, so that no pass is spent on testing alone. Where a linearisation sees no
-boundary between the input and the best point, as on the flat sides of a saturated network, the step halves the way.
+boundary on the way to the input, as on the flat sides of a saturated network, the step goes half of the way between the
+latest point inside and the best one, for p = inf and 2.
 
 For p = 1 the projections are corners of a ball: they jump from coordinate to coordinate, and a mixture of two of them
 is no longer sparse. There a step goes along the gradient and shrinks all coordinates by a threshold instead, so far
@@ -65,7 +66,7 @@ class Walk(NamedTuple):
     """Who began nearly right."""
     best: Best
     inner: Tensor
-    """The latest point on the input's side of the boundary, or the input."""
+    """The latest point on the input's side of the boundary, or the input; for p = 1 always the input."""
     trust: Tensor
     """Factors on the threshold, for p = 1."""
     normal: Tensor | None = None
@@ -76,7 +77,7 @@ class Walk(NamedTuple):
     """The latest linearisations, once steps cut."""
 
 
-class Ends(NamedTuple):
+class Bracket(NamedTuple):
     """Two points with the boundary in between."""
 
     best: Best
@@ -212,7 +213,8 @@ def _step(
     x, found = walk.x, problem.candidate(walk.x, now)
     assert walk.normal is not None
     normal = _average(walk.normal, now.gradient, _same(problem, now, walk.aim), setting.memory)
-    ends = Ends(walk.best.closer(found), torch.where((now.value < 0)[:, None], walk.inner, x))
+    inner = walk.inner if problem.norm == "l1" else torch.where((now.value < 0)[:, None], walk.inner, x)
+    ends = Bracket(walk.best.closer(found), inner)
     radius = setting.pull_back * found.distance  # infinite where nothing was crossed
     moved = _advance(problem, x, now, _as_steep(normal, now.gradient, WAY[problem.norm]), setting, radius, ends)
     return (_last(problem, moved, ends.best, setting) if ending else moved), normal, *ends
@@ -244,7 +246,7 @@ def _as_steep(normal: Tensor, gradient: Tensor, power: float) -> Tensor:
 
 
 def _advance(
-    problem: Problem, x: Tensor, now: Evaluation, normal: Tensor, setting: Setting, radius: Tensor, ends: Ends
+    problem: Problem, x: Tensor, now: Evaluation, normal: Tensor, setting: Setting, radius: Tensor, ends: Bracket
 ) -> Tensor:
     origin = problem.origin
     base = origin + into_ball(x - origin, radius, problem.norm)
@@ -264,7 +266,7 @@ def _advance(
     return _usable(problem, moved, now)
 
 
-def _between(problem: Problem, setting: Setting, ends: Ends) -> Tensor:
+def _between(problem: Problem, setting: Setting, ends: Bracket) -> Tensor:
     """Return points between the ends, for where a linearisation shows no boundary there.
 
     Where a network saturates it is nearly flat on either side of its boundary: from across, the input seems to be
