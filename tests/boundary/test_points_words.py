@@ -44,7 +44,7 @@ def test_the_summary_of_nothing_has_no_median(searched):
         (1, ["not closest", "alignment 0.700", "above 0.9"]),
         (2, ["off the boundary", "phi at the point -0.5", "at most 0.1"]),
         (3, ["flat", "slope 1e-06"]),
-        (4, ["not found", "more steps or restarts"]),
+        (4, ["not found", "more steps or restarts; perhaps the network predicts only this class around here"]),
         (5, ["not inside", "phi is -1.5 at the input", "no margin"]),
         (6, ["example 6, class 0: locally optimal", "margin 0.125", "towards class 2"]),
     ],

@@ -406,6 +406,31 @@ def test_a_finished_run_keeps_its_evaluation_when_it_is_resumed(tmp_path, capsys
     assert (out / "evaluation.json").read_text() == '{"of": "a stronger attack"}'
 
 
+def test_an_evaluation_that_is_interrupted_leaves_a_training_that_is_done(tmp_path, capsys, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    out = tmp_path / "my run"
+    words = ["--train.burn_in", "0", "--quiet"]
+    with monkeypatch.context() as patch:
+        patch.setattr("dyart.evaluation.quick.measure_run", interrupted)
+        status, _, err = run(capsys, "train", "fashion-mini-cnn-natural", *TINY, *words, "--out", out)
+        assert status == 130
+        assert f"interrupted; the training is done, and `dyart train '{out}' --resume` measures it\n" in err
+    assert not (out / "evaluation.json").exists()
+    assert run(capsys, "train", out, "--resume")[0] == 0
+    assert (out / "evaluation.json").is_file(), "the advice was right"
+    with monkeypatch.context() as patch:
+        patch.setattr("dyart.evaluation.quick.measure_run", interrupted)
+        status, _, err = run(capsys, "train", out, "--resume", "--train.epochs", "3", "--quiet")
+        assert f"{out}/evaluation.json is older than it, and `dyart evaluate '{out}'` measures it\n" in err
+    before = (out / "evaluation.json").read_bytes()
+    status, said, err = run(capsys, "evaluate", out, "--attack", "margins", "--steps", "2")
+    assert status == 0, err
+    assert "stays as it is" not in said
+    assert (out / "evaluation.json").read_bytes() != before
+
+
 def test_a_run_to_resume_that_is_not_there(tmp_path, capsys):
     assert main(["train", str(tmp_path / "nope"), "--resume"]) == 2
     assert f"there is no folder {tmp_path / 'nope'}" in capsys.readouterr().err

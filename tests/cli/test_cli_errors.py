@@ -1,6 +1,9 @@
 """What a beginner meets: one line that says what to do, a documented exit status, the traceback behind --debug."""
 
+import builtins
 import contextlib
+import errno
+import io
 import os
 import pty
 import re
@@ -82,6 +85,7 @@ def place(tmp_path_factory):
         ("train missing.yaml", "missing.yaml"),
         ("train comments.yaml", "comments.yaml holds no settings: write some"),
         ("train empty --resume", "it has no config.yaml"),
+        ("train --resume", "name the RUN to go on with, its folder: dyart train RUN --resume"),
         ("train fashion-mini-cnn-at --out file.txt", "choose another folder with --out"),
         ("compare", "RECIPE is missing"),
         ("compare fashion-mini-cnn-at --seeds a", "whole numbers"),
@@ -111,7 +115,9 @@ def place(tmp_path_factory):
         ("curves run --paper nofile.csv", "nofile.csv: no such file"),
         ("plane --method dyrt", "did you mean 'dyart'?"),
         ("plane --frames -1", "--frames must be at least 2"),
-        ("report nowhere", "nowhere is no run"),
+        ("curves nofile.jsonl", "nofile.jsonl does not exist: look for a misspelt name"),
+        ("report nowhere", "nowhere does not exist: look for a misspelt name"),
+        ("report empty", "empty is no run, and nothing was measured there"),
         ("bench --batches -5", "positive whole numbers"),
         ("data get cifar-10", "did you mean 'cifar10'?"),
         ("data get mine --from nowhere", "nowhere does not exist"),
@@ -163,6 +169,53 @@ def test_a_file_where_none_can_be_written_is_refused_before_the_work(capsys, mon
         status, _, err = run(capsys, f"{line} --out {out}")
         assert status == 2
         assert words in err
+
+
+@pytest.fixture
+def read_only(place, monkeypatch):
+    """The folder of the run as it is on a file system that is mounted read-only, which stops root, too."""
+    monkeypatch.chdir(place)
+
+    def refuse(module, name, writes):
+        usual = getattr(module, name)
+
+        def function(path, *arguments, **named):
+            where = None if isinstance(path, int) else place / os.fsdecode(path)
+            if where and where.is_relative_to(place) and writes(where, *arguments, **named):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS), os.fspath(path))
+            return usual(path, *arguments, **named)
+
+        monkeypatch.setattr(module, name, function)
+
+    for module in (io, builtins):
+        refuse(module, "open", lambda _, mode="r", *__, **___: set(mode) & set("wax+"))
+    refuse(os, "open", lambda _, flags, *__, **___: flags & (os.O_WRONLY | os.O_RDWR))
+    refuse(os, "mkdir", lambda where, *_, **__: where.parent.is_dir() and not where.exists())
+    for name in ("unlink", "rename", "replace"):
+        refuse(os, name, lambda *_, **__: True)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("evaluate run --attack clean --count 5 --no-preflight", "run/evaluation-5: {}"),
+        ("evaluate run --attack clean --fresh", "cannot write into run (Read-only file system): {hint}"),
+        ("report run", "/run/report.html: {}"),
+        ("export run", "run/export: {}"),
+        ("dynamics run --count 4", "cannot write into run (Read-only file system): {hint}"),
+        ("margins run --count 4 --out new/margins.csv", "new: {}"),
+        ("plane --frames 2", "runs: {}"),
+        ("demo", "runs: {}"),
+    ],
+)
+def test_a_read_only_file_system_is_told_with_what_to_do(capsys, read_only, line, words):
+    if line.startswith("report"):
+        pytest.importorskip("plotly")
+    status, _, err = run(capsys, line)
+    hint = "choose another folder with --out"
+    assert status == 2
+    assert words.format(f"cannot be written, the file system is read-only: {hint}", hint=hint) in err
+    assert ".part" not in err
 
 
 @pytest.mark.parametrize("line", FOLDERS[:4])
@@ -303,7 +356,8 @@ def test_debug_shows_where_a_users_error_comes_from(capsys, line):
 @pytest.mark.parametrize(
     ("error", "status", "words"),
     [
-        (KeyboardInterrupt(), 130, "interrupted"),
+        (KeyboardInterrupt(), 130, "dyart train: interrupted\n"),
+        (KeyboardInterrupt("what to do"), 130, "dyart train: interrupted; what to do\n"),
         (TrainingError("stopped by SIGINT after step 3; saved"), 130, "after step 3"),
         (TrainingError("stopped by SIGTERM after step 3; saved"), 143, "after step 3"),
         (TrainingError("the loss is not finite"), 2, "not finite"),

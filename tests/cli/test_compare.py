@@ -54,6 +54,23 @@ def test_finished_runs_are_not_repeated_and_lost_ones_are(compared, capsys):
     assert RECIPES[1] in out
 
 
+def test_an_interrupted_comparison_goes_on_by_the_same_command(compared, capsys, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    words = ["compare", *RECIPES, "--seeds", "0,1", "--out", str(compared), *TINY]
+    lost = compared / f"{RECIPES[1]}-seed1"
+    (lost / "evaluation.json").unlink()
+    trained = (lost / "environment.json").stat().st_mtime_ns
+    with monkeypatch.context() as patch:
+        patch.setattr("dyart.cli.compare.measure_run", interrupted)
+        assert main(words) == 130
+    assert "interrupted; the same command again goes on with what is not finished\n" in capsys.readouterr().err
+    assert main(words) == 0
+    assert (lost / "evaluation.json").is_file()
+    assert (lost / "environment.json").stat().st_mtime_ns == trained, "it was measured, not trained"
+
+
 def test_other_settings_in_the_same_folder_are_refused(compared, capsys):
     assert main(["compare", *RECIPES, "--out", str(compared), *TINY, "--optim.lr", "0.01"]) == 2
     error = capsys.readouterr().err

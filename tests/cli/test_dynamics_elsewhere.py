@@ -233,7 +233,8 @@ def test_no_figures_of_an_earlier_measurement_stay_beside_a_record_without_any(c
     torch.save({"weight": WEIGHT, "bias": 9.0 * torch.tensor([1.0, -1.0])}, "w.pt")  # without a boundary in the box
     status, out, err = dynamics(capsys, *words)
     assert status == 0, err
-    assert "no example counts: no figures" in out
+    assert "no example counts: no figures\n" in out, "steps would change nothing"
+    assert "every example is predicted as class 0, which is the label of" in err
     assert not list(Path("there").glob("dynamics-*.*g")), "of the networks before"
 
 

@@ -417,6 +417,17 @@ def test_a_named_file_that_no_search_wrote_is_not_replaced(capsys, linear, monke
     assert run(capsys, *linear, "--count", "20", "--out", "margins.txt")[0] == 0, "without its settings, too"
 
 
+@pytest.mark.parametrize(("bias", "guesses"), [(9.0, True), (0.5, False)])
+def test_a_network_that_predicts_one_class_for_all_is_said_to(capsys, linear, bias, guesses):
+    torch.save({"weight": torch.tensor([[-2.0, 1.0], [2.0, -1.0]]), "bias": torch.tensor([bias, -bias])}, "w.pt")
+    status, _, err = run(capsys, *linear, "--count", "50")
+    assert status == 0, err
+    right = np.mean([int(row["label"]) == 0 for row in rows()])
+    said = f"every example is predicted as class 0, which is the label of {right:.1%} of them: the network tells no"
+    assert (said in err) == guesses
+    assert ("is predicted as" in err) == guesses
+
+
 def test_a_record_is_json_where_nothing_was_found(capsys, linear):
     words = ["--count", "20", "--cross-check", "--steps", "2", "--out", "none.csv"]
     images = load("moons").test.images[:40]

@@ -111,6 +111,7 @@ def test_a_class_of_a_large_set_that_is_drawn_whole_stays_in_training():
         ([0, 2, 2], "no example of class 1"),
         ([1, 4], "no example of classes 0, 2, 3"),
         ([-1, 0], "from -1 to 0"),
+        (range(-1, 9), r"from -1 to 8; they must begin at 0: .* numpy.unique\(labels, return_inverse=True\)\[1\]"),
         ([], "no examples"),
     ],
 )

@@ -3,6 +3,7 @@
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from engine_cases import make_config
 
@@ -86,3 +87,23 @@ def test_a_burn_in_that_taught_nothing(tmp_path, caplog, rate, said):
     lines = [line for line in caplog.messages if line.startswith("the burn-in ends with")]
     assert len(lines) == said
     assert all(re.search("would be right for 3[3-9] %", line) and "optim.burn_in_lr" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        (8, "it had only 8 steps, so raise train.burn_in, and lower train.batch_size"),
+        (49, "it had only 49 steps, so raise train.burn_in, and lower train.batch_size"),
+        (50, "lower optim.burn_in_lr and optim.lr, e.g. by ten, or raise train.burn_in"),
+    ],
+)
+def test_a_burn_in_of_few_steps_is_said_to_be_short_first(caplog, steps, words):
+    data = SimpleNamespace(train=SimpleNamespace(labels=np.arange(100) % 4), holdout=np.arange(20))
+    config = SimpleNamespace(train=SimpleNamespace(burn_in=4))
+    training = SimpleNamespace(**vars(TRAINING), data=data, config=config)
+    for epoch, step in ((3, 1), (4, steps)):
+        record = {"kind": "epoch", "phase": "burn-in", "epoch": epoch, "step": step, "val_clean": 0.26}
+        Advice().on_record(training, record)
+    (line,) = caplog.messages
+    assert line.startswith("the burn-in ends with 26 % of the images right, and one class for all of them would be ")
+    assert line.split(": ", 1)[1].startswith(words)

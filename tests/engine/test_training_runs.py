@@ -1,5 +1,6 @@
 """A run's folder: how it begins, what it holds, what is refused."""
 
+import errno
 import json
 import os
 import subprocess
@@ -196,6 +197,31 @@ def test_permission_that_is_missing(tmp_path, monkeypatch):
             patch.setattr(Path, name, refused)
             with pytest.raises(RunError, match=f"{tmp_path}/run: Permission denied; choose another folder with --out"):
                 train(make_config(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("is_file", "cannot read {}: Read-only file system; make it readable"),
+        ("open", "cannot write to {}: Read-only file system; make it writable, or copy the run and resume the copy"),
+    ],
+)
+def test_a_run_that_cannot_be_written_is_not_resumed_elsewhere(tmp_path, monkeypatch, name, words):
+    train(make_config(tmp_path / "run", train_epochs=1))
+    usual = getattr(Path, name)
+
+    def refused(self, *arguments, **named):
+        if self.name in (".lock", "config.yaml"):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self))
+        return usual(self, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, name, refused)
+        with pytest.raises(RunError) as caught:
+            train(make_config(tmp_path / "run", train_epochs=2), resume=True)
+    assert str(caught.value) == words.format(tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "copy")
+    assert train(make_config(tmp_path / "copy", train_epochs=2), resume=True).finished
 
 
 @pytest.fixture(scope="module")

@@ -87,6 +87,22 @@ def test_curves_run_over_epochs_with_steps_between(runs):
     assert list(curves.others(runs)) == ["extra"]
 
 
+def test_a_number_that_was_logged_once_is_no_curve(runs, tmp_path):
+    folder = write_run(tmp_path / "run")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    (folder / "metrics.jsonl").write_text("\n".join(lines[:2]) + "\n")  # one step with a rate, one epoch
+    (short,) = read_runs([folder])
+    assert curves.rate([short]) is None
+    assert 'data-figure="rate"' not in (text := page([short]))
+    assert curves.loss([short])["data"][0]["x"] == [0.5, 1.0]
+    assert 'data-figure="loss"' in text
+    both = curves.rate([short, *runs])["data"]
+    assert [trace["mode"] for trace in both] == ["markers", *["lines"] * len(runs)], "beside others it is shown"
+    epoch = json.loads(lines[1]) | {"val_robust": None}
+    (folder / "metrics.jsonl").write_text(json.dumps(epoch) + "\n")
+    assert "No curves: no number was logged twice" in page(read_runs([folder]))
+
+
 def test_accuracies_on_training_images_are_faint_and_no_menu_entry(tmp_path):
     folder = write_run(tmp_path / "run")
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

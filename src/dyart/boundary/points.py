@@ -209,7 +209,10 @@ class BoundaryPoints:
                 "switch its noise off, use layers that treat examples one by one, and compute in float32"
             )
         if verdict == "not found":
-            return f"{start}; no point across the boundary was met: try more steps or restarts"
+            return (
+                f"{start}; no point across the boundary was met: try more steps or restarts; perhaps the network "
+                "predicts only this class around here"
+            )
         side = "towards" if bool(one.inside[0]) else "from"
         margin, value, alignment = float(one.margin[0]), float(one.value[0]), float(one.alignment[0])
         return (

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from dyart.attacks.radii import check_unit
 from dyart.attacks.radius import Radius
 from dyart.cli.dynamics_networks import check_step, name_apart, open_sources, split_of
-from dyart.cli.look import look_at
+from dyart.cli.look import look_at, say_guessing
 from dyart.cli.places import free_folder, make_folder
 from dyart.data.loader import Batch
 from dyart.dynamics import files
@@ -67,12 +67,17 @@ def dynamics_command(options: argparse.Namespace) -> None:
     for folder in (out, *folders.values()):
         make_folder(folder)  # now, not after minutes of measuring
     panels: dict[str, dict[str, Cloud]] = {}
+    guess: list[bool] = []
     for name, plan in plans.items():
-        panels[name if len(plans) > 1 else ""] = clouds_of(_measure(plan, folders[name], aim, options))
+        title, measured = name if len(plans) > 1 else "", _measure(plan, folders[name], aim, options)
+        panels[title] = clouds_of(measured)
+        few = plan.batches[0]
+        guess.append(say_guessing(plan.source.model, measured.found, few.inputs.device, len(few), title))
     if not any(len(cloud.margin) for row in panels.values() for cloud in row.values()):
         for path in _figures(out):  # of an earlier measurement, whose records are gone
             path.unlink(missing_ok=True)
-        print("no example counts: no figures. Are its predictions right, and do more --steps find closer points?")
+        why = "" if all(guess) else ". Are its predictions right, and do more --steps find closer points?"
+        print(f"no example counts: no figures{why}")
     else:
         unit = "/255" if "/255" in str(aim.radius) else ""
         drawn = write_scatter(panels, aim.radius, out / SCATTER, options.update)

@@ -1,5 +1,6 @@
 """From what goes wrong to one line on stderr and an exit status; the traceback is behind ``--debug``."""
 
+import errno
 import os
 import sys
 import traceback
@@ -28,6 +29,11 @@ EXTRAS = {
     "pyautoattack": "eval",
     "plotly": "report",
 }
+# What to do after Ctrl-C, where the error itself does not say.
+AFTER = {
+    "compare": "the same command again goes on with what is not finished",
+    "evaluate": "the same command, without --fresh, goes on where it was",
+}
 # Functions of the standard library that make a folder.
 MAKERS = ("mkdir", "mkdtemp")
 # Packages that are installed by another name than they are imported by.
@@ -49,9 +55,9 @@ def guarded(
         status = work()
         sys.stdout.flush()  # now, where a reader who has gone is no surprise
         return status
-    except KeyboardInterrupt:
-        again = "; the same command, without --fresh, goes on where it was" if command == "evaluate" else ""
-        return _said(command, f"interrupted{again}", INTERRUPTED, debug)
+    except KeyboardInterrupt as stopped:
+        after = str(stopped) or AFTER.get(command, "")
+        return _said(command, f"interrupted; {after}" if after else "interrupted", INTERRUPTED, debug)
     except BrokenPipeError:
         return reader_gone()
     except Exception as error:
@@ -127,6 +133,8 @@ def _is_memory(error: Exception) -> bool:
 
 def _of_file(error: OSError) -> str:
     name = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else str(error.filename)
+    if error.errno == errno.EROFS:
+        return f"{name}: cannot be written, the file system is read-only: choose another folder with --out"
     hints = {
         FileNotFoundError: "no such file or folder: look for a misspelt name",
         PermissionError: "may not be read or written by you: change its permissions, or choose another place (--out)",

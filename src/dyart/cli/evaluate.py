@@ -10,7 +10,7 @@ import numpy.typing as npt
 from dyart.boundary.model import Model
 from dyart.boundary.norms import Norm
 from dyart.cli.networks import named_model, named_network, recorded_accuracy, sample
-from dyart.cli.places import check_free, evaluation_folder
+from dyart.cli.places import check_free, evaluation_folder, make_folder
 from dyart.data import DataSet
 from dyart.data.ranks import team_here
 from dyart.engine.stored import checkpoint_of, read_config
@@ -36,6 +36,8 @@ def evaluate_command(options: argparse.Namespace) -> None:
         check_free(options.out, facts["asked"])
     place = (options.out, "") if options.out else evaluation_folder(run, named, facts["asked"], options, part)
     folder, stays = place
+    if folder.is_dir():  # a new one is made when the preflight has found nothing
+        make_folder(folder)
     result = evaluate(
         model,
         data.test.images,

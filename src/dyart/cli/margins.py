@@ -15,7 +15,7 @@ from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.search import closest_boundary_points
 from dyart.boundary.solvers import SOLVERS, apgd
 from dyart.boundary.validation import check_choice
-from dyart.cli.look import look_at
+from dyart.cli.look import look_at, say_guessing
 from dyart.cli.networks import named_examples, named_network, recorded_accuracy, sample
 from dyart.cli.places import foreign, make_folder, margins_path, replaced, second_path, second_stays
 from dyart.data import DataSet
@@ -100,6 +100,8 @@ def margins_command(options: argparse.Namespace) -> None:
         _draw(found, torch.as_tensor(called), path.with_suffix(PICTURED))
     summary = _summary(found, options)
     _print(found, called, files, classes, summary)
+    if team.rank == 0:
+        say_guessing(model, found, device, options.batch_size)
     if stays:
         print(stays)
     print(f"one line per example: {path}; settings and summary: {path.with_suffix('.json')}")

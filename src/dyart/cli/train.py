@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -14,6 +15,8 @@ def train_command(options: argparse.Namespace) -> None:
     if options.help:
         _help(options)
         return
+    if options.recipe is None and options.resume:
+        raise ValueError("name the RUN to go on with, its folder: dyart train RUN --resume")
     if options.recipe is None:
         raise ValueError("name a RECIPE, e.g. fashion-mini-cnn-dyart: dyart recipes lists all, --help says more")
     overrides = list(options.rest)
@@ -38,11 +41,24 @@ def train_command(options: argparse.Namespace) -> None:
         # Perhaps of a stronger attack, which took hours.
         training.fabric.print(f"nothing is left to train; {folder / EVALUATION} stays as it is")
         return
-    measured = measure_run(training)
+    try:
+        measured = measure_run(training)
+    except KeyboardInterrupt as stopped:
+        raise KeyboardInterrupt(_unmeasured(folder)) from stopped
     if measured is None:
         training.fabric.print(f"the best epoch is the one that {folder / EVALUATION} is of, which stays as it is")
     elif training.fabric.is_global_zero and not options.quiet:
         print(measured)
+
+
+def _unmeasured(folder: Path) -> str:
+    """Return what to do about a training that is done and was not measured."""
+    from dyart.evaluation.records import FILE as EVALUATION
+
+    run = shlex.quote(str(folder))
+    if (folder / EVALUATION).is_file():  # which a resume would leave as it is
+        return f"the training is done, {folder / EVALUATION} is older than it, and `dyart evaluate {run}` measures it"
+    return f"the training is done, and `dyart train {run} --resume` measures it"
 
 
 def _resumed(place: Path, overrides: list[str]) -> Config:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyart.data.errors import DataError
-from dyart.data.sets import Images, Indices, NumberedBy, check_labels
+from dyart.data.sets import RENUMBER, UNLABELLED, Images, Indices, NumberedBy, check_labels
 
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 NAMED = 10  # classes that a note names
@@ -71,12 +71,15 @@ def check(raw: Raw, where: str, test_alone: bool = False) -> Raw:
             f"{where}: training examples have shape {raw.train_images.shape[1:]} and test examples "
             f"{raw.test_images.shape[1:]}; both must have one shape"
         )
-    if len(raw.classes) < 2:
-        raise DataError(f"{where} has {len(raw.classes)} class; a classifier needs two or more")
     if not test_alone:
         check_labels(raw.train_labels.astype(np.int64), len(raw.classes), f"{where} (training labels)")
     low, high = int(raw.test_labels.min()), int(raw.test_labels.max())
-    if low < 0 or high >= len(raw.classes):
+    if low < 0:
+        way = RENUMBER if test_alone else "renumber training and test labels alike"
+        raise DataError(f"{where}: test labels go from {low} to {high}; they must begin at 0: {UNLABELLED}, or {way}")
+    if len(raw.classes) < 2:
+        raise DataError(f"{where} has {len(raw.classes)} class; a classifier needs two or more")
+    if high >= len(raw.classes):
         raise DataError(
             f"{where}: test labels go from {low} to {high}, and there are {len(raw.classes)} classes (labels 0 to "
             f"{len(raw.classes) - 1})" + ("" if test_alone else "; every class of the test set needs training examples")

@@ -17,6 +17,9 @@ NumberedBy = Literal["", "folders", "names", "digits"]
 HOLDOUT = 1024
 SMALL = 10 * HOLDOUT  # below this many training examples the hold-out is a tenth
 SEED = 13
+# What to do about labels that cannot be taken as they are.
+UNLABELLED = "leave examples without a label out"
+RENUMBER = "renumber the labels without gaps: labels = numpy.unique(labels, return_inverse=True)[1]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,15 +144,16 @@ def check_labels(labels: npt.NDArray[np.int64], classes: int, where: str) -> Non
     if len(labels) == 0:
         raise DataError(f"{where} holds no examples")
     low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= classes:
+    if low < 0:
+        raise DataError(f"{where} has labels from {low} to {high}; they must begin at 0: {UNLABELLED}, or {RENUMBER}")
+    if high >= classes:
         raise DataError(
             f"{where} has labels from {low} to {high}; with {classes} classes they must lie in 0..{classes - 1}"
         )
     empty = np.flatnonzero(np.bincount(labels, minlength=classes) == 0)
     if len(empty):
         raise DataError(
-            f"{where}: no example of {_enumerate(empty)}, and there are {classes} classes; add examples, or "
-            "renumber the labels without gaps: labels = numpy.unique(labels, return_inverse=True)[1]"
+            f"{where}: no example of {_enumerate(empty)}, and there are {classes} classes; add examples, or {RENUMBER}"
         )
 
 

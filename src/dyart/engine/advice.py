@@ -18,6 +18,8 @@ log = logging.getLogger("dyart")
 PATIENCE = 100
 # How much of the way from chance to a perfect network a burn-in must have gone.
 LEARNT = 0.1
+# Steps of the optimizer, below which a burn-in is short before it is anything else: a small set has few in an epoch.
+FEW_STEPS = 50
 FEW_INSIDE, FEW_FOUND = 0.1, 0.5
 # On CIFAR-10 with one joint forward pass it goes from 0.25 to 0; with the leak that two passes have, it reached 4.
 LARGE_SHIFT = 1.0
@@ -99,10 +101,17 @@ class Advice(Callback):
         chance = counts.max() / counts.sum()
         if right >= chance + LEARNT * (1 - chance):
             return
+        advice = "lower optim.burn_in_lr and optim.lr, e.g. by ten, or raise train.burn_in"
+        if (steps := record["step"]) < FEW_STEPS:
+            advice = (
+                f"it had only {steps} steps, so raise train.burn_in, and lower train.batch_size for more steps in an "
+                "epoch; if that does not help, lower optim.burn_in_lr and optim.lr, e.g. by ten"
+            )
         if training.fabric.is_global_zero:
             log.warning(
                 "the burn-in ends with %.0f %% of the images right, and one class for all of them would be right for "
-                "%.0f %%: lower optim.burn_in_lr and optim.lr, e.g. by ten, or raise train.burn_in",
+                "%.0f %%: %s",
                 100 * right,
                 100 * chance,
+                advice,
             )

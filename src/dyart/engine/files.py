@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
     except BaseException as error:
         if isinstance(error, OSError) and error.filename == str(partial):
             error.filename = str(path)  # the one that somebody knows of
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing can be written, nothing can be removed: the first error counts
+            partial.unlink(missing_ok=True)
         raise
 
 

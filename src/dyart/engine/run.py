@@ -88,7 +88,7 @@ def train(
         fabric = _fabric(config)
         fabric.barrier()  # all have looked at the folder before one writes there
         if resume and fabric.is_global_zero:
-            _lock(folder, stack)
+            _lock(folder, stack, resume)
         if not resume:
             _check_scale(config, fabric)
         changes = changes_of(folder, config) if resume else {}
@@ -109,11 +109,11 @@ def train(
             training.folder, training.callbacks = None, []
             return training.run()
         if not resume:
-            _lock(folder, stack)
+            _lock(folder, stack, resume)
             _check_folder(folder, resume)  # another process may have been quicker
         if resumed and training.finished:
             return training.run()
-        _claim(folder, training, changes)
+        _claim(folder, training, changes, resume)
         mention(training, changes)
         if not len(training.data.holdout):
             fabric.print("no class has a second image to hold out: no epoch is validated, and the last one counts")
@@ -265,7 +265,8 @@ def _check_folder(folder: Path, resume: bool) -> None:
     try:
         exists = (folder / CONFIG).is_file()
     except OSError as error:
-        raise RunError(f"cannot read {folder}: {error.strerror}; choose another folder with --out") from error
+        remedy = "make it readable" if resume else "choose another folder with --out"
+        raise RunError(f"cannot read {folder}: {error.strerror}; {remedy}") from error
     if resume and not exists:
         raise RunError(f"nothing to resume in {folder}: it has no {CONFIG}")
     if exists and not resume:
@@ -280,7 +281,7 @@ def _check_folder(folder: Path, resume: bool) -> None:
         )
 
 
-def _lock(folder: Path, stack: ExitStack) -> None:
+def _lock(folder: Path, stack: ExitStack, resume: bool) -> None:
     """Keep other processes out of the run's folder, which is made if need be, until the stack is closed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -288,14 +289,15 @@ def _lock(folder: Path, stack: ExitStack) -> None:
     except LockedError as error:
         raise RunError(str(error)) from error
     except OSError as error:
-        raise RunError(_not_writable(folder, error)) from error
+        raise RunError(_not_writable(folder, error, resume)) from error
 
 
-def _not_writable(folder: Path, error: OSError) -> str:
-    return f"cannot write to {folder}: {error.strerror}; choose another folder with --out"
+def _not_writable(folder: Path, error: OSError, resume: bool) -> str:
+    remedy = "make it writable, or copy the run and resume the copy" if resume else "choose another folder with --out"
+    return f"cannot write to {folder}: {error.strerror}; {remedy}"
 
 
-def _claim(folder: Path, training: Training, changes: Changes) -> None:
+def _claim(folder: Path, training: Training, changes: Changes, resume: bool) -> None:
     """Make the run's folder, now that the training can begin: what failed before leaves nothing behind."""
     path, known_by = folder / ENVIRONMENT, fingerprint(training.data)
     try:
@@ -306,7 +308,7 @@ def _claim(folder: Path, training: Training, changes: Changes) -> None:
         facts = environment(training.config, training.fabric) | {FINGERPRINT: known_by}
         write_json(path, facts | {"changes": earlier})
     except OSError as error:
-        raise RunError(_not_writable(folder, error)) from error
+        raise RunError(_not_writable(folder, error, resume)) from error
 
 
 def _earlier_changes(path: Path) -> list[Any]:

@@ -40,6 +40,8 @@ def config_path(folder: Path, method: bool = True) -> Path:
         RunError: the folder is no run.
     """
     path = folder / CONFIG
+    if not folder.exists():
+        raise RunError(f"{folder} does not exist: look for a misspelt name")
     if not path.is_file():
         raise RunError(f"{folder} is no run: it has no {CONFIG}")
     try:

@@ -72,6 +72,7 @@ def others(runs: Sequence[Run]) -> dict[str, Figure]:
 
 
 def _curve(runs: Sequence[Run], key: str, words: str) -> Figure | None:
+    """Return one number by epoch; None where no run has two values of it: a dot alone shows no course."""
     traces: list[Trace] = []
     ends: list[str] = []
     for number, run in enumerate(runs):
@@ -80,7 +81,9 @@ def _curve(runs: Sequence[Run], key: str, words: str) -> Figure | None:
             template = "%{y:.4~g}<extra>%{fullData.name}</extra>"
             traces.append(line(run, number, x, y, hovertemplate=template, mode="lines" if len(x) > 1 else "markers"))
             ends.append(f"{run.name}: {y[0]:.3g} at first, {y[-1]:.3g} at last")
-    return figure(traces, f"{words} by epoch. {'; '.join(ends)}", "epoch", words) if traces else None
+    if all(len(trace["x"]) < 2 for trace in traces):
+        return None
+    return figure(traces, f"{words} by epoch. {'; '.join(ends)}", "epoch", words)
 
 
 def series(records: Sequence[Record], key: str) -> tuple[list[float], list[float]]:

@@ -148,6 +148,8 @@ def _folder(place: Path) -> Path:
     # A checkpoint is named as RUN/checkpoints/epoch-0004, and has a copy of the configuration.
     if (folder.parent.parent / CONFIG).is_file():
         return folder.parent.parent
+    if not place.exists():
+        raise RunError(f"{place} does not exist: look for a misspelt name")
     raise RunError(f"{place} is no run, and nothing was measured there: it has no {', '.join(MARKS)}")
 
 

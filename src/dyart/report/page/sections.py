@@ -175,6 +175,8 @@ def training(runs: Sequence[Run], shown: dict[str, Figure | None], others: Seque
         "a whole epoch",
         lambda run: f"{run.command('train')} --resume",
     )
+    if not plots and not begun:
+        begun = element("p", "No curves: no number was logged twice (train.log_every).", class_="missing")
     return section("training", element("div", plots, class_="grid"), begun)
 
 
