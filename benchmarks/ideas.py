@@ -181,6 +181,13 @@ class Ensembled(DyART):
         super().prepare(examples, device)
         self.begun = torch.zeros((), device=device)
 
+    def check_settings(self) -> None:
+        """Raise: outputs are kept by example."""
+        raise ValueError(
+            "Ensembled keeps the outputs of every example, and the engine alone tells a method which examples these "
+            "are: dyart train RECIPE --method.name ideas:Ensembled"
+        )
+
     def advance(self, fraction: float) -> None:
         """Begin when it is time."""
         super().advance(fraction)
@@ -258,6 +265,11 @@ class Balanced(DyART):
         self.pushes: Tensor | None = None
         self.classes = 0
 
+    @property
+    def couples(self) -> bool:
+        """Weights are relative to those of the batch, and of those before it."""
+        return True
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return the average of the weights, by class and rival."""
         return {} if self.pushes is None else {"pushes": self.pushes}
@@ -305,7 +317,8 @@ class ScaleFree(DyART):
     A margin does not change when all logits grow. The term w Phi(x_hat), w < 0, has that in common with it only where
     Phi(x_hat) is 0: where a batch's statistics, or AWP, have moved the boundary away from the point, shrinking or
     raising all logits changes it. Here the logits at the point are divided by the fall of Phi on the way to it, and
-    multiplied by the fall as it is now: the same value, without that part of the gradient. No further pass.
+    multiplied by the fall as it is now: the same value, without that part of the gradient; for the soft boundary, which
+    is not quite in proportion to the logits, nearly without it. No further pass.
     """
 
     def _logits(self, model: Model, points: BoundaryPoints, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -335,7 +348,9 @@ class Scattered(DyART):
         super().__init__(r0=r0, lam=lam, steps=steps)
         self.start = start
 
-    def _begin(self, problem: Problem, batch: Batch) -> tuple[Tensor, bool]:
+    def _begin(self, problem: Problem, batch: Batch) -> tuple[Tensor, bool] | None:
+        if batch.index.ndim == 0:  # nobody says whose draws these are
+            return None
         noise = 2 * draws.uniform(start_key(batch, "start"), batch.index, problem.origin.shape[1:]) - 1
         return problem.into_box(problem.origin + self.start * noise.to(problem.origin)), False
 

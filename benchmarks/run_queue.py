@@ -205,7 +205,7 @@ class Queue:
         with (folder / f"{task.run.name}.txt").open("ab") as log:
             process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=self.environment)
         self.jobs.append(Job(task, process, self.clock()))
-        print(f"begun: {task.run.name} ({', '.join(task.stages)}), about {task.seconds:.0f} s", flush=True)
+        _say(f"begun: {task.run.name} ({', '.join(task.stages)}), about {task.seconds:.0f} s")
 
     def _look(self) -> None:
         left = self.end - self.clock()
@@ -234,8 +234,8 @@ class Queue:
         self.ended[run.name] = how
         record = run_records.read(path)
         why = f" ({record['failed']['error']})" if how == "failed" else ""
-        print(f"{how}: {run.name} after {self.clock() - job.began:.0f} s{_accuracies(record)}{why}", flush=True)
         self._hand_out(run)
+        _say(f"{how}: {run.name} after {self.clock() - job.began:.0f} s{_accuracies(record)}{why}")
 
     def _hand_out(self, run: Run) -> None:
         """Copy what there is of a run; half a run, too: the time may be over before it goes on."""
@@ -300,6 +300,14 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def _say(words: str) -> None:
+    """Print a line now; work goes on where nobody reads it any more."""
+    try:
+        print(words, flush=True)
+    except BrokenPipeError:
+        reader_gone()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the verb says; return 1 where a run failed."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -320,7 +328,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     ended = Queue(options).run(waiting)
     left = tasks(runs, places)
-    print(f"{len(left)} of {len(runs)} runs are left, about {sum(task.seconds for task in left):.0f} s")
+    _say(f"{len(left)} of {len(runs)} runs are left, about {sum(task.seconds for task in left):.0f} s")
     return int("failed" in ended.values())
 
 

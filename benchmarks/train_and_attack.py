@@ -237,9 +237,10 @@ def resisting_pgd(result: Evaluation) -> dict[str, np.ndarray]:
     verdicts = result.verdicts
     if (status := verdicts.status.get(PGD)) is None:
         return {}
-    if (tried := np.isin(status, (Status.RESISTED, Status.BROKEN)))[verdicts.correct].all():
-        return {str(radius): (tried & (status == Status.RESISTED))[:, i] for i, radius in enumerate(verdicts.radii)}
-    return {}
+    if not np.isin(status, (Status.RESISTED, Status.BROKEN))[verdicts.correct].all():
+        return {}
+    resists = verdicts.correct[:, None] & ~verdicts.broken_by(PGD)  # a point counts at every radius from its own on
+    return {str(radius): resists[:, i] for i, radius in enumerate(verdicts.radii)}
 
 
 def wanted(options: argparse.Namespace) -> list[tuple[str, str, list[str]]]:

@@ -114,7 +114,8 @@ def trade_off() -> "Figure":
     rows = {runs[0].label: records_of(runs) for runs in groups()[GROUP].rows.values()}
     shown, look = {label: records for label, records in rows.items() if records and label != "natural"}, looks()
     ends = {label: [_ends(record) for record in records] for label, records in shown.items()}
-    floor = np.median([best[1] for pairs in ends.values() for best, *_ in pairs]) - FAR_BELOW
+    heights = [best[1] for pairs in ends.values() for best, *_ in pairs]
+    floor = min(np.median(heights) - FAR_BELOW, min(heights) - 1)  # every best epoch is shown
     with style.style():
         figure = Figure(figsize=(style.PAGE, 2.8), layout="constrained")
         axis = figure.subplots()

@@ -236,6 +236,8 @@ def held_out(name: str) -> str:
             [runs[0].label, cell(chosen), cell(whole), f"{lost:+.1f}", cell(_under_pgd(records, group.radius))]
         )
     head = ["%", "hold-out, PGD-20", f"{group.radius}, apgd", "difference", f"{group.radius}, PGD-20"]
+    if not any(line[-1] for line in lines):  # records before a certain day do not have it
+        head, lines = head[:-1], [line[:-1] for line in lines]
     return grid(head, lines) if lines else f"\nThe hold-out: {NOT_YET}.\n"
 
 

@@ -8,7 +8,9 @@ from bench_cases import ROOT, evaluation, module, record
 
 TABLES = ("published", "sensitivity", "trial", "target", "dynamics", "class")
 plan, run_records, figures = map(module, ("plan", "run_records", "docs_figures"))
-settings_figure, embedded_figure = map(module, ("settings_figure", "embedded_figure"))
+settings_figure, embedded_figure, trials_figure = (
+    module(f"{name}_figure") for name in ("settings", "embedded", "trials")
+)
 tables, sensitivity, trials, targets, dynamics, classes = (module(f"{name}_tables") for name in TABLES)
 MAKERS = {
     name: maker
@@ -230,6 +232,27 @@ def test_the_figure_of_all_methods_has_means_over_seeds(results):
     assert list(lines["DyART"].get_ydata()) == pytest.approx([80, 75, 70, 61, 50, 30])
     assert list(lines["DyART"].get_xdata()) == pytest.approx([0, 0.025, 0.05, 0.1, 0.15, 0.2])
     assert (lines["DyART"].get_linestyle(), lines["AT-AWP"].get_linestyle()) == ("-", "--")
+
+
+def test_the_figure_of_the_trials_has_the_best_at_the_radius_on_top_and_far_ones_as_numbers(results):
+    add(results, "trials-lam-900-seed0", evaluation([78, 69, 60, 50, 32, 12], tier="margins"))
+    assert trials_figure.files() == [], "nothing to compare with"
+    add(results, "trials-dyart-seed0", evaluation([80, 70, 60, 48, 30, 10], tier="margins"))
+    add(results, "trials-cutmix-seed0", evaluation([60, 50, 45, 40, 20, 10], tier="margins"))
+    names = {"trials-dyart-seed0", "trials-lam-900-seed0", "trials-cutmix-seed0"}
+    assert {file.stem for file in trials_figure.files()} == names
+    clean, robust = trials_figure.against_first().axes
+    assert [label.get_text() for label in clean.get_yticklabels()] == ["cutmix", "lam 900"]
+    assert [text.get_text() for text in clean.texts] == ["← -20.0"]
+    middles = [line.get_xdata()[0] for line in robust.get_lines() if len(line.get_xdata()) == 1]
+    assert middles == pytest.approx([-8, 2])
+
+
+def test_every_best_epoch_is_in_the_figure_of_clean_against_robust_accuracy(results):
+    for label, share in (("dyart", 50), ("at", 49), ("trades", 51), ("mma", 20)):
+        add(results, f"{BN}-{label}-seed0", evaluation([80, 70, 60, share, 15, 10]))
+    (panel,) = figures.trade_off().axes
+    assert panel.get_ylim()[0] < 20
 
 
 def test_the_figures_of_the_pages_are_of_the_results_that_are_there():

@@ -68,6 +68,7 @@ def test_a_run_is_trained_then_attacked_and_never_twice(tmp_path):
     under_pgd = [{radius: run_records.unpacked(flags, 48) for radius, flags in each["resists_pgd"].items()}
                  for each in record["evaluations"]]  # fmt: skip
     assert [set(each) for each in under_pgd] == [{"0.05", "0.1"}, set(), {"0.1"}]
+    assert sum(map(sum, under_pgd[0].values())) < 2 * run_records.flags_of(record["evaluations"][0], "clean").sum()
     for radius, flags in under_pgd[0].items():
         assert (flags | ~run_records.flags_of(record["evaluations"][0], radius)).all(), "PGD is one of the attacks"
         assert not (flags & ~run_records.flags_of(record["evaluations"][0], "clean")).any()

@@ -225,16 +225,29 @@ def test_a_trial_is_judged_on_images_left_out_and_its_weights_are_not_handed_out
     assert [path.name for path in sorted((place / "out").rglob("*.*"))] == ["one-a-seed0.json"]
 
 
-def test_a_reader_who_goes_away_is_no_error(place):
+@pytest.fixture
+def unread():
+    """The end of a pipe that nobody reads."""
     reading, writing = os.pipe()
     os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+def test_a_reader_who_goes_away_is_no_error(place, unread):
     words = ["next", "--seconds", "1e6", "--plan", place / "plan.yaml", "--results", place, "--work", place / "work"]
     done = subprocess.run(
         [sys.executable, queue.__file__, *map(str, words)],
-        stdout=writing,
+        stdout=unread,
         stderr=subprocess.PIPE,
         timeout=120,
         check=False,
     )
-    os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_runs_go_on_and_are_handed_out_where_nobody_reads(place, unread, monkeypatch):
+    with os.fdopen(os.dup(unread), "w") as nowhere:
+        monkeypatch.setattr(sys, "stdout", nowhere)
+        assert call(place, "run", "--seconds", "40", "--only", "one", "--out", str(place / "out")) == 0
+    assert len(list((place / "out" / "results").glob("one-*.json"))) == 3
