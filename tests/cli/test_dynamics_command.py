@@ -54,6 +54,14 @@ def test_everything_is_written_into_the_runs_folder(run, capsys):
     assert "note:" not in shown
 
 
+def test_the_data_of_a_run_have_the_digest_that_an_evaluation_records(run, tmp_path):
+    words = ["--count", "50", "--attack", "clean", "--device", "cpu", "--out", str(tmp_path)]
+    assert main(["evaluate", str(run), *words]) == 0
+    assert dynamics(run, "--out", tmp_path, "--count", "64", "--methods", "at") == 0
+    first, second = (json.loads((tmp_path / name).read_text()) for name in ("evaluation.json", "dynamics.json"))
+    assert first["data_digest"] == second["data_digest"]
+
+
 def test_a_record_of_other_settings_is_said_to_be_replaced(run, tmp_path, capsys):
     def said(*words: str) -> str:
         assert dynamics(run, "--out", tmp_path, "--count", "64", *words) == 0

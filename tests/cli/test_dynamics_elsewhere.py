@@ -326,6 +326,22 @@ def test_examples_of_data_in_one_part_are_called_by_their_rows(capsys, here):
     assert max(parts[0]) > 85 > 80 >= len(parts[0])
 
 
+def test_evaluations_margins_and_dynamics_know_data_by_one_digest(capsys, here):
+    """By it a report tells whether two records are of the same data."""
+    points, found = load("moons").test, {}
+    for name, first in (("a", 0), ("b", 40)):
+        chosen = slice(first, first + 40)
+        np.savez(f"{name}.npz", test_images=points.images[chosen], test_labels=points.labels[chosen])
+        words = [*LINEAR, "--data", f"{name}.npz", "--device", "cpu"]
+        assert main(["evaluate", *words, "--attack", "clean", "--count", "20", "--out", f"{name}-e"]) == 0
+        assert main(["margins", *words, "--steps", "5", "--out", f"{name}-m/margins.csv"]) == 0
+        assert dynamics(capsys, *words[:-2], "--methods", "natural", "--out", f"{name}-d")[0] == 0
+        records = (f"{name}-e/evaluation.json", f"{name}-m/margins.json", f"{name}-d/dynamics.json")
+        found[name] = {json.loads(Path(record).read_text())["data_digest"] for record in records}
+    assert [len(digests) for digests in found.values()] == [1, 1]
+    assert found["a"] != found["b"]
+
+
 def test_a_test_part_alone_is_measured_where_nothing_else_is_asked_for(capsys, here):
     points = load("moons").test
     np.savez("test.npz", test_images=points.images[:40], test_labels=points.labels[:40])

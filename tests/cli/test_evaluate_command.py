@@ -204,6 +204,16 @@ def test_data_that_changed_under_its_name_is_another_evaluation(capsys, finished
     assert Path("there/evaluation.json").read_text() == first
 
 
+def test_without_an_attack_no_norm_needs_radii(capsys, finished, tmp_path):
+    words = ["--attack", "clean", "--norm", "l2", "--device", "cpu", "--out", tmp_path / "l2"]
+    status, out, err = run(capsys, "evaluate", finished, *words)
+    assert (status, err) == (0, "")
+    assert "examples, l2, no attack" in out
+    stored = json.loads((tmp_path / "l2" / "evaluation.json").read_text())
+    assert (stored["norm"], stored["radii"], stored["robust"]) == ("l2", {}, {})
+    assert stored["clean"] == json.loads((finished / "evaluation.json").read_text())["clean"]
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -127,13 +127,20 @@ def test_kwargs_are_left_alone_once_arguments_are_given(zoo):
 def test_a_factory_that_fails_is_shown_with_every_argument_and_asks_for_more_only_where_one_is_lacking(zoo):
     with pytest.raises(RunError) as error:
         named_network(options("--model", "zoo:picky", "--model-args", "depth=7", "--data", "three-blobs"))
-    assert "zoo:picky(depth=7, classes=3) failed: ValueError: depth must be 8" in str(error.value)
+    assert str(error.value).startswith("--model zoo:picky(depth=7, classes=3) failed: ValueError: depth must be 8")
     with pytest.raises(RunError) as error:
         named_network(options("--model", "zoo:offline", "--data", "three-blobs"))
     assert "zoo:offline() failed: RuntimeError: no network" in str(error.value)
     assert "--model-args" not in str(error.value)
     with pytest.raises(torch.OutOfMemoryError):
         named_network(options("--model", "zoo:huge", "--data", "three-blobs"))
+
+
+def test_a_factory_that_is_not_there_is_named_once(zoo):
+    with pytest.raises(RunError, match="'zoo' has no 'ow'") as error:
+        named_network(options("--model", "zoo:ow", "--data", "three-blobs"))
+    assert str(error.value).startswith("--model 'zoo:ow': ")
+    assert str(error.value).count("zoo:ow") == 1
 
 
 def test_input_normalisation_goes_in_front(zoo):

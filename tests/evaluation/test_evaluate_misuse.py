@@ -24,6 +24,9 @@ def test_norms_other_than_linf_have_no_usual_radii():
     given = examples(linear(4))
     with pytest.raises(ValueError, match="norm='l2' needs radii: the usual ones are of linf"):
         dyart.evaluate(linear(4), *given, attack="pgd", norm="l2")
+    clean = dyart.evaluate(linear(4), *given, attack="clean", norm="l2")
+    assert clean.clean_accuracy == pytest.approx(28 / 30), "which needs none"
+    assert (clean.robust_accuracy, clean.settings.radii) == ({}, ())
 
 
 @pytest.mark.parametrize(

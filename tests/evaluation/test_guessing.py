@@ -19,6 +19,18 @@ def test_an_evaluation_says_that_a_network_guesses(attack):
     result = dyart.evaluate(constant, INPUTS, LABELS, [0.05], attack)
     (note,) = [note for note in result.notes if "every example is predicted" in note]
     assert note.startswith("every example is predicted as class 0, which is the label of 92.5% of them:")
+    assert "tells no classes apart on these examples, and its accuracies say nothing about robustness" in note
+
+
+def test_what_is_said_holds_where_an_attack_lowers_the_accuracy():
+    network = nn.Linear(6, 3)
+    with torch.no_grad():
+        network.weight.copy_(torch.tensor([0.0, 1.0, 0.0])[:, None].expand(3, 6))
+        network.bias.copy_(torch.tensor([0.0, -5.5, -99.0]))  # class 1 where all features are nearly 1
+    result = dyart.evaluate(network, INPUTS, LABELS, [0.01, 0.95], "pgd")
+    assert list(result.robust_accuracy.values()) == [result.clean_accuracy, 0.0]
+    (note,) = [note for note in result.notes if "every example is predicted" in note]
+    assert "no attack" not in note
 
 
 def test_nothing_is_said_of_others():

@@ -1,6 +1,7 @@
 """Records of several networks, or of several data sets, in one folder are not shown as of one."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from page_cases import Outline, evaluation, write_run
 
 from dyart.cli import main
+from dyart.models import build, described
 from dyart.report.page import write_page
 from dyart.report.page.run import read_runs
 from dyart.report.page.subject import other_data, other_network, subject_of
@@ -17,7 +19,13 @@ import torch
 def net(classes, shape):
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, classes))
+def flat(classes, shape):
+    return torch.nn.Linear(shape[0], classes)
 """
+TINY = (
+    "--data.name three-blobs --model.name mlp --train.epochs 1 --train.batch_size 64 --data.limit 128 --data.crop 0 "
+    "--eval.steps 2 --train.loggers csv --train.device cpu --quiet"
+)
 NAMED = ("--model", "subjects_mine:net", "--device", "cpu")
 
 
@@ -43,9 +51,9 @@ def measure(*words):
     return run
 
 
-def left_out(words):
+def left_out(words, name="margins.json", first="evaluation.json"):
     place = "measure it into a folder of its own, with --out"
-    return [f"margins.json is not of what evaluation.json is of ({words}), and is left out: {place}"]
+    return [f"{name} is not of what {first} is of ({words}), and is left out: {place}"]
 
 
 def test_margins_of_the_same_are_shown(here):
@@ -116,7 +124,9 @@ def test_what_a_record_does_not_say_is_no_difference():
 
 
 def test_dynamics_of_a_run_are_not_those_of_another_network():
-    of_run = subject_of({"network": "cnn", "checkpoint": "runs/a/checkpoints/epoch-0001", "weights": "raw"})
+    of_run = subject_of(
+        {"methods": {}, "network": "cnn", "checkpoint": "runs/a/checkpoints/epoch-0001", "weights": "raw"}
+    )
     assert other_network(of_run, subject_of({"settings": {"model": "my:net"}})) == "the network cnn instead of my:net"
     assert other_network(of_run, subject_of({"settings": {"run_or_checkpoint": "runs/a"}})) == ""
 
@@ -130,3 +140,70 @@ def test_a_damaged_record_does_not_end_the_page(tmp_path, damage):
         record = json.loads(path.read_text()) if path.exists() else {}
         path.write_text(json.dumps(record | damage))
     assert write_page([folder]).is_file()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run with its own evaluation, margins and speeds, as the commands leave them."""
+    folder = tmp_path_factory.mktemp("subjects") / "run"
+    assert main(["train", "fashion-mini-cnn-at", *TINY.split(), "--out", str(folder)]) == 0
+    assert main(["margins", str(folder), "--count", "40", "--steps", "5", "--device", "cpu"]) == 0
+    assert main(["dynamics", str(folder), "--count", "64", "--steps", "5", "--device", "cpu"]) == 0
+    return folder
+
+
+def test_the_records_of_a_training_are_of_one_network_without_its_configuration(trained, tmp_path):
+    """Its evaluation has the digest of the weights under the word that its dynamics have the network's name under."""
+    records = {name: json.loads((trained / name).read_text()) for name in ("evaluation.json", "dynamics.json")}
+    of_evaluation, of_dynamics = map(subject_of, records.values())
+    assert (of_evaluation.model, of_evaluation.weights) == ("", records["evaluation.json"]["network"])
+    assert (of_dynamics.model, of_dynamics.weights) == ("mlp", "")
+    assert other_network(subject_of({"asked": {"network": "1"}}), of_evaluation) == "other weights"
+    copy = shutil.copytree(trained, tmp_path / "copy", ignore=shutil.ignore_patterns("config.yaml", "checkpoints"))
+    (run,) = read_runs([copy])
+    assert run.damaged == []
+    assert None not in (run.accuracy, run.margins, run.dynamics, run.shares)
+
+
+def measured_into(folder, *named):
+    """Write evaluation, margins and speeds of a network that is named into a folder."""
+    words = [*map(str, named), "--device", "cpu", "--data", "three-blobs"]
+    few = ["--count", "40", "--steps", "5"]
+    for place in (folder, folder / "evaluation-mine"):
+        assert main(["evaluate", *words, *few, "--attack", "margins", "--fresh", "--out", str(place)]) == 0
+    assert main(["margins", *words, *few, "--out", str(folder / "margins.csv")]) == 0
+    assert main(["dynamics", *words, "--count", "64", "--steps", "5", "--out", str(folder)]) == 0
+
+
+RECORDS = ("evaluation.json", "margins.json", "dynamics.json", "evaluation-mine/evaluation.json")
+
+
+@pytest.mark.parametrize("way", ["factory", "own name", "file"])
+def test_records_of_no_run_are_left_out_of_a_runs_folder(here, trained, way):
+    folder = shutil.copytree(trained, here / "run")
+    assert read_runs([folder])[0].damaged == []
+    described.save(build("mlp", 3, (2,)).state_dict(), "other.safetensors", described.Description("mlp", 3, (2,)))
+    named = {
+        "factory": (["--model", "subjects_mine:flat"], "the network subjects_mine:flat instead of mlp"),
+        "own name": (["--model", "mlp", "--weights", "other.safetensors"], "the weights other.safetensors"),
+        "file": (["other.safetensors"], "the weights other.safetensors"),
+    }
+    words, why = named[way]
+    measured_into(folder, *words)
+    (run,) = read_runs([folder])
+    assert run.damaged == [line for name in RECORDS for line in left_out(why, name, "config.yaml")]
+    assert (run.accuracy, run.others, run.margins, run.dynamics, run.shares, run.pictures) == (None, [], *[None] * 4)
+    assert run.data_digest == ""
+    assert left_out(why, "margins.json", "config.yaml")[0] in Outline(write_page([folder]).read_text("utf-8")).text
+
+
+def test_a_runs_own_weights_are_known_in_a_file(here, trained):
+    folder = shutil.copytree(trained, here / "run")
+    assert main(["export", str(folder)]) == 0
+    words = [str(folder / "export" / "model.safetensors"), "--data", "three-blobs", "--steps", "5", "--device", "cpu"]
+    assert main(["margins", *words, "--out", str(folder / "margins.csv")]) == 0
+    assert main(["dynamics", *words, "--out", str(folder)]) == 0
+    (run,) = read_runs([folder])
+    assert run.damaged == []
+    assert "found" in run.margins
+    assert run.shares is not None

@@ -93,6 +93,8 @@ def _measured(options: argparse.Namespace, run: Path | None) -> tuple[list[float
     if settings is not None and norm == settings.norm:
         return list(settings.radii), norm
     if norm != "linf":
+        if options.attack == "clean":
+            return [], norm
         raise ValueError(f"--norm {norm} needs --radii: the usual ones are of linf")
     return list(RADII), norm
 

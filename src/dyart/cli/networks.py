@@ -205,7 +205,13 @@ def _found(name: str) -> None:
     try:
         load_factory(name)
     except (TypeError, AttributeError) as error:
-        raise RunError(f"--model {name}: {error}") from error
+        raise RunError(_failed(name, error)) from error
+
+
+def _failed(name: str, error: Exception) -> str:
+    """Return what is wrong with a factory, which an error of ``dyart.models.factory`` mostly names itself."""
+    words = str(error)
+    return f"--model {words}" if words.startswith((name, repr(name))) else f"--model {name}: {words}"
 
 
 def _of_factory(options: argparse.Namespace, data: DataSet, weights: dict[str, Tensor] | None, file: str) -> nn.Module:
@@ -289,7 +295,7 @@ def _made(options: argparse.Namespace, data: DataSet) -> tuple[nn.Module, set[st
     except (TypeError, AttributeError) as error:
         lacking = isinstance(error, TypeError) and isinstance(error.__cause__, TypeError | None)
         hint = "; pass arguments of its own with --model-args KEY=VALUE,..." if lacking and not arguments else ""
-        raise RunError(f"--model {name}: {error}{hint}") from error
+        raise RunError(f"{_failed(name, error)}{hint}") from error
     if len({"mean", "std"} & given) == 1:
         raise RunError(f"--model {name} takes only one of mean and std: let it take both, or neither")
     if options.mean is None and unused_normalisation(factory):

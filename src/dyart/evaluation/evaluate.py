@@ -141,7 +141,9 @@ def evaluate(
     """
     validation.check_choice("norm", norm, NORMS)
     if radii is RADII and norm != "linf":
-        raise ValueError(f"norm={norm!r} needs radii: the usual ones are of linf")
+        if attack != "clean":
+            raise ValueError(f"norm={norm!r} needs radii: the usual ones are of linf")
+        radii = ()
     validation.check_choice("precision", precision, PRECISIONS)
     validation.check_choice("compile", compile, get_args(Switch))
     if batch_size is not None:

@@ -1,4 +1,4 @@
-"""A network that gives every example the same class: its accuracies look robust, and say nothing."""
+"""A network that gives every example the same class: its accuracies say nothing about robustness."""
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ def guessing(predictions: npt.ArrayLike, labels: npt.ArrayLike) -> str | None:
     share = float((given == predicted[0]).mean())
     return (
         f"every example is predicted as class {predicted[0]}, which is the label of {share:.1%} of them: the network "
-        "tells no classes apart, and an accuracy that no attack can lower says nothing about robustness. Either it has "
+        "tells no classes apart on these examples, and its accuracies say nothing about robustness. Either it has "
         "learnt nothing (try a smaller learning rate, more burn-in or a smaller lam), or its inputs are scaled "
         "differently from those it was trained on"
     )

@@ -6,7 +6,7 @@ A folder may also hold measurements alone, of a network that was trained elsewhe
 import shlex
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,12 +20,13 @@ from dyart.engine.checkpoint import MANIFEST, CheckpointError
 from dyart.engine.files import read_object
 from dyart.engine.metrics import Record
 from dyart.engine.stored import CONFIG, ENVIRONMENT, RunError, checkpoint_of
+from dyart.evaluation.records import EXAMPLES
 from dyart.evaluation.records import FILE as EVALUATION
 from dyart.recipes.load import flat, read
 from dyart.report.page import files
 from dyart.report.page.colours import slots
 from dyart.report.page.files import Accuracy, Columns, Pictures, Shares
-from dyart.report.page.subject import other_data, other_network, part_of, same_data, subject_of, typed
+from dyart.report.page.subject import no_run, other_data, other_network, part_of, same_data, subject_of, typed
 
 T = TypeVar("T")
 Part = Callable[[str, Callable[[Path], Any]], Any]
@@ -157,7 +158,9 @@ def _read(folder: Path, name: str) -> Run:
     trained = (folder / CONFIG).is_file()
     parts = sorted(folder.glob(f"evaluation-*/{EVALUATION}"), key=lambda file: file.stat().st_mtime)
     evaluations = [file.relative_to(folder).as_posix() for file in reversed(parts)]
-    others = {} if trained else _of_others(folder, evaluations)
+    # Not resolved: a page about a network or method of the user's own needs no more than their names.
+    config = flat(read(folder / CONFIG)) if trained else {}
+    others = _of_others(folder, evaluations, str(config.get("model.name", "")) if trained else None)
     damaged = list(others.values())
 
     def part(file: str, reader: Callable[[Path], T]) -> T | None:
@@ -170,24 +173,21 @@ def _read(folder: Path, name: str) -> Run:
             return None
 
     environment = part(ENVIRONMENT, files.read_json) or {}
-    if trained:
-        # Not resolved: a page about a network or method of the user's own needs no more than their names.
-        config = flat(read(folder / CONFIG))
-    else:
+    if not trained:
         config, environment = _measured(part)
     beside = [part(file, files.read_accuracy) for file in evaluations]
     whole = part(EVALUATION, files.read_accuracy)
     norm = str(config.get("eval.norm", "linf"))
     data = str(config.get("data.name", ""))
     known = [one for one in (whole, *beside) if one is not None]
-    digest = _data_digest(folder, data)
+    digest = _data_digest(folder, data, others)
     own = (one for one in known if one.norm == norm and same_data(one.data, data, (one.data_digest, digest)))
     accuracy = next(own, None)
     best = _best(folder)
     margins, drawn, searched = _searched(folder, norm, (data, digest), best, part)
     dynamics = part("dynamics.csv", files.read_columns)
     if margins is None and (whole is None or whole is accuracy):
-        margins = part("per_example.csv", files.read_margins)
+        margins = part(EXAMPLES, files.read_margins)
         searched = whole.checkpoint if whole and margins is not None else ""
     return Run(
         name=name,
@@ -210,38 +210,55 @@ def _read(folder: Path, name: str) -> Run:
     )
 
 
-def _of_others(folder: Path, beside: Sequence[str]) -> dict[str, str]:
-    """Return the files of records that are not of the same network and data as the folder's first, with words on it.
+def _of_others(folder: Path, beside: Sequence[str], model: str | None) -> dict[str, str]:
+    """Return the files of records that are not of the folder's own network and data, with words on it.
 
-    An evaluation of other data is no such file: it is told beside the folder's own.
+    In a run's folder these are records of networks of no run; elsewhere, of another network or other data than the
+    first. An evaluation of other data is no such file: it is told beside the folder's own.
 
     Args:
-        folder: of measurements.
+        folder: of a run, or of measurements.
         beside: evaluations in folders of their own.
+        model: name of the run's network; None: it is no run.
     """
     margins = [Path(MARGINS).with_suffix(".json").name, *sorted(path.name for path in folder.glob("margins-*.json"))]
     records = {name: read_object(folder / name) for name in (EVALUATION, margins[0], DYNAMICS, *beside, *margins[1:])}
     known = {name: subject_of(record) for name, record in records.items() if record}
-    first = next(iter(known), "")
-    found = {}
-    for name, subject in known.items():
-        words = other_network(subject, known[first]) or ("" if name in beside else other_data(subject, known[first]))
-        if words:
-            found[name] = (
-                f"{name} is not of what {first} is of ({words}), and is left out: measure it into a folder of its own, "
-                "with --out"
-            )
-    return found
+    first = next(iter(known), "") if model is None else CONFIG
+    if model is None:
+        words = {
+            name: other_network(one, known[first]) or ("" if name in beside else other_data(one, known[first]))
+            for name, one in known.items()
+        }
+    else:
+        evaluated = records[EVALUATION] or {}
+        weights = "" if no_run(evaluated, model, "") else subject_of(evaluated).weights
+        words = {name: no_run(record, model, weights) for name, record in records.items() if record}
+    place = "measure it into a folder of its own, with --out"
+    return {
+        name: f"{name} is not of what {first} is of ({why}), and is left out: {place}"
+        for name, why in words.items()
+        if why
+    }
 
 
-def _data_digest(folder: Path, data: str) -> str:
-    """Return the digest that a record of the folder's has of data of this very name; "" where none has one."""
-    records = (read_object(folder / name) or {} for name in (EVALUATION, Path(MARGINS).with_suffix(".json"), DYNAMICS))
+def _data_digest(folder: Path, data: str, others: Collection[str]) -> str:
+    """Return the digest that a record of the folder's has of data of this very name; "" where none has one.
+
+    Args:
+        folder: of a run, or of measurements.
+        data: name of the set.
+        others: names of records of something else.
+    """
+    names = (name for name in (EVALUATION, Path(MARGINS).with_suffix(".json").name, DYNAMICS) if name not in others)
+    records = (read_object(folder / name) or {} for name in names)
     return next((str(one["data_digest"]) for one in records if one.get("data") == data and one.get("data_digest")), "")
 
 
 def _record_of(file: str) -> str:
     """Return the name of the record that a file belongs to."""
+    if file == EXAMPLES:
+        return EVALUATION
     ending = next((ending for ending in (PICTURED, ".csv", ".npz") if file.endswith(ending)), None)
     return file if ending is None else f"{file.removesuffix(ending)}.json"
 

@@ -7,6 +7,8 @@ from typing import Any
 
 Record = Mapping[str, Any]
 OPTIONS = ("model_args", "mean", "std")
+# Entries by which the kind of a record shows.
+OF_EVALUATION, OF_DYNAMICS = "clean", "methods"
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,10 @@ def subject_of(record: Record) -> Subject:
     """Return what a record of an evaluation, of margins or of dynamics is of."""
     asked, settings, named = (part_of(record, name) for name in ("asked", "settings", "named"))
     parts = (record, settings, named)
-    weights = asked.get("network") or settings.get("network") or record.get("digest")
-    # Dynamics of a run name its network alone.
-    model = next((part["model"] for part in parts if part.get("model")), record.get("network"))
+    # A training's own evaluation has a digest under the word under which dynamics of a run have their network's name.
+    digest, name = (record.get("network") if mark in record else None for mark in (OF_EVALUATION, OF_DYNAMICS))
+    weights = asked.get("network") or settings.get("network") or record.get("digest") or digest
+    model = next((part["model"] for part in parts if part.get("model")), name)
     return Subject(
         model=str(model or ""),
         options={name: typed(name, parts) for name in OPTIONS},
@@ -68,6 +71,30 @@ def other_network(one: Subject, own: Subject) -> str:
                 option, now, before = f"--{name.replace('_', '-')}", one.options[name], own.options[name]
                 return f"{option} {now or 'none'} instead of {before or 'none'}"
     return "other weights" if one.weights and own.weights and one.weights != own.weights else ""
+
+
+def no_run(record: Record, model: str, weights: str) -> str:
+    """Return that a record is of a network of no run, in words; "" where it is of a run, or of this one's weights.
+
+    A command names the network in its record only where it is of no run. It may still be this one's: exported.
+
+    Args:
+        record: of a measurement.
+        model: name of the run's network.
+        weights: a digest of the run's; "" is unknown.
+    """
+    settings, named = part_of(record, "settings"), part_of(record, "named")
+    evaluated = record if part_of(record, "asked") else {}  # others may have entries of anybody's
+    about = next((part for part in (settings, named, evaluated) if part.get("model") or part.get("network")), None)
+    if about is None:
+        return ""
+    one = subject_of(record)
+    if one.model not in ("", model):
+        return f"the network {one.model} instead of {model}"
+    if weights and one.weights == weights and not any(one.options.values()):
+        return ""
+    file = about.get("weights") or about.get("run_or_checkpoint")
+    return f"the weights {file}" if file else "the weights that it is made with"
 
 
 def other_data(one: Subject, own: Subject) -> str:
