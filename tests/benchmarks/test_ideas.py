@@ -292,7 +292,7 @@ def test_searches_begin_beside_the_inputs(several_boundaries):
 
 
 def test_the_bump_is_a_cost_with_its_slope():
-    cost = ideas.Bump(0.04, 0.02)
+    cost = module("ideas_weights").Bump(0.04, 0.02)
     margin = torch.linspace(0, 0.1, 50, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(cost(margin).sum(), margin)
     assert torch.allclose(slope, cost.derivative(margin.detach()))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from data_cases import numbered, pictures
 
-from dyart.data import DataError, MissingDataError, get, load
+from dyart.data import DataError, get, load
 from dyart.data.loader import Loader
 from dyart.engine.run import prepare
 from dyart.engine.stored import RunError
@@ -397,27 +397,3 @@ def test_too_few_images_for_a_test_part(tmp_path):
     np.savez(tmp_path / "mine.npz", images=np.zeros((5, 8, 8, 1), np.uint8), labels=np.arange(5))
     with pytest.raises(DataError, match=r"5 examples of 5 classes are too few to draw a test part from; give test_im"):
         load(str(tmp_path / "mine.npz"))
-
-
-def test_a_folder_without_data_says_what_was_expected(tmp_path):
-    with pytest.raises(DataError, match=r"holds no data set; known are an .npz"):
-        load(str(tmp_path))
-
-
-def test_a_missing_set_says_the_command_that_gets_it(tmp_path):
-    with pytest.raises(MissingDataError, match=f"cifar10 is not in {tmp_path}; get it with: dyart data get cifar10"):
-        load("cifar10", tmp_path)
-
-
-def test_the_command_names_a_folder_that_is_not_the_usual_one(tmp_path, monkeypatch):
-    monkeypatch.setenv("DYART_DATA", str(tmp_path))
-    for root in (None, tmp_path):
-        with pytest.raises(MissingDataError, match=r"dyart data get cifar10$"):
-            load("cifar10", root)
-    with pytest.raises(MissingDataError, match=rf"dyart data get cifar10 --root '{tmp_path}/my data'$"):
-        load("cifar10", tmp_path / "my data")
-
-
-def test_an_unknown_name_gets_the_nearest(tmp_path):
-    with pytest.raises(MissingDataError, match=r"no data set 'tiny_imagnet' \(did you mean 'tiny-imagenet'\?\)"):
-        load("tiny_imagnet", tmp_path)

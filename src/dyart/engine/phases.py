@@ -36,10 +36,10 @@ def phases_of(config: Config, method: Method[Any]) -> list[Phase]:
     if not burn_in:
         return [train]
     constant = replace(optim, schedule="constant", lr=optim.burn_in_lr or optim.lr, clip=optim.burn_in_clip)
-    return [Phase("burn-in", _before(config), constant, 0, burn_in), train]
+    return [Phase("burn-in", _burn_in_method(config), constant, 0, burn_in), train]
 
 
-def _before(config: Config) -> Method[Any]:
+def _burn_in_method(config: Config) -> Method[Any]:
     """Return the method of the burn-in. In bf16, AT's attack computes in what the method after it searches in."""
     if config.train.burn_in_method == "natural":
         return Natural()
