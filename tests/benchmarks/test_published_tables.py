@@ -60,12 +60,14 @@ def test_seeds_are_averaged_with_their_standard_deviation_and_the_best_is_bold(r
     assert dyart[1] == "3"
     assert dyart[5] == "**48.00 ± 2.00**"
     assert dyart[8] == "40.00 ± 0.00"
-    assert dyart[9] == "5 + 45"
-    assert dyart[12].count("](../../results/") == 3
     at = row(table, "AT")
     assert at[1:3] == ["1 of 3", "**82.00**"]
     assert at[5] == "45.00"
     assert row(table, "MMA")[1:3] == ["0 of 1", "not run yet"]
+    dyart = row(tables.efforts(BN), "DyART")
+    assert dyart[1:4] == ["5 + 45", "5.0", "300"]
+    assert dyart[4].count("](../../results/") == 3
+    assert row(tables.efforts(BN), "MMA")[1] == "not run yet"
 
 
 def test_a_target_that_was_missed_is_told(results):
@@ -219,19 +221,23 @@ def test_the_figure_of_the_settings_needs_the_base_and_one_run_more(results, tmp
     assert "figures/settings-against-base.png" in sensitivity.MAKERS["figure-settings"]()
 
 
-def test_the_figure_of_all_methods_has_means_over_seeds(results):
+def test_the_figure_of_all_methods_has_differences_up_to_the_radius_and_means_over_seeds_beyond(results):
     radii, group = ("0.025", "0.05", "0.1", "0.15", "0.2"), embedded_figure.GROUP
     for seed, share in enumerate((60, 62)):
         add(results, f"{group}-dyart-seed{seed}", evaluation([80, 75, 70, share, 50, 30], radii=radii))
-    assert embedded_figure.files() == [], "nothing to compare with"
     add(results, f"{group}-at-awp-seed0", evaluation([78, 74, 70, 64, 20, 2], radii=radii))
-    names = [f"{group}-dyart-seed0", f"{group}-dyart-seed1", f"{group}-at-awp-seed0"]
+    assert embedded_figure.files() == [], "nothing to compare with"
+    add(results, f"{group}-at-seed0", evaluation([77, 74, 71, 65, 20, 2], radii=radii))
+    names = [f"{group}-{name}" for name in ("dyart-seed0", "dyart-seed1", "at-seed0", "at-awp-seed0")]
     assert [file.stem for file in embedded_figure.files()] == names
-    (panel,) = embedded_figure.by_radius().axes
-    lines = {line.get_label(): line for line in panel.get_lines()}
-    assert list(lines["DyART"].get_ydata()) == pytest.approx([80, 75, 70, 61, 50, 30])
-    assert list(lines["DyART"].get_xdata()) == pytest.approx([0, 0.025, 0.05, 0.1, 0.15, 0.2])
+    near, far = embedded_figure.by_radius().axes
+    lines = {line.get_label(): line for line in far.get_lines()}
+    assert list(lines["DyART"].get_ydata()) == pytest.approx([61, 50, 30])
+    assert list(lines["DyART"].get_xdata()) == pytest.approx([0.1, 0.15, 0.2])
     assert (lines["DyART"].get_linestyle(), lines["AT-AWP"].get_linestyle()) == ("-", "--")
+    dyart, awp = (list(line.get_ydata()) for line in near.get_lines() if len(line.get_xdata()) == 4)
+    assert dyart == pytest.approx([3, 1, -1, -4])
+    assert awp == pytest.approx([1, 0, -1, -1])
 
 
 def test_the_figure_of_the_trials_has_the_best_at_the_radius_on_top_and_far_ones_as_numbers(results):

@@ -320,6 +320,18 @@ def test_masked_classes_count_as_absent(masked, dtype, beta):
     assert torch.equal(closest_rival(logits, labels), torch.tensor(kept)[closest_rival(reduced, reduced_labels)])
 
 
+def test_where_every_other_class_is_masked_both_margins_are_infinite():
+    """And pass a finite gradient: one such example must not spoil those of a batch."""
+    logits = torch.full((1, 4), -INF)
+    logits[0, 2] = 1.5
+    logits.requires_grad_()
+    for margin in (logit_margin, soft_logit_margin):
+        value = margin(logits, torch.tensor([2]))
+        assert value.item() == INF
+        (gradient,) = torch.autograd.grad(value.sum(), logits)
+        assert gradient.isfinite().all()
+
+
 @pytest.mark.parametrize("label", [0, 1, 2, 3])
 def test_rivals_by_logit_never_holds_the_label_when_other_classes_are_masked(label):
     logits = torch.tensor([[1.0, 3.0, 2.0, 4.0]])

@@ -9,7 +9,7 @@ from projection_problems import INF, Problem, image_problem, problems
 from torch.overrides import TorchFunctionMode
 
 from dyart.boundary.norms import NORMS, norm
-from dyart.boundary.projections import project_onto_hyperplane
+from dyart.boundary.projections import project_onto_hyperplane, shrink_onto_hyperplane
 
 LEVELLED = ["linf", "l2"]  # solved by rounds
 
@@ -254,3 +254,33 @@ def test_a_box_with_one_end_is_refused(p, missing):
     """Rather than ignored."""
     with pytest.raises(ValueError, match=r"lower|upper"):
         image_problem(rows=2, size=5)._replace(**{missing: None}).project(p)
+
+
+# --- values far larger than slopes ------------------------------------------------------------------------------
+
+TINY = 1e-45  # the smallest float32
+
+
+@pytest.mark.parametrize("p", LEVELLED)
+def test_a_plane_beyond_all_numbers_leads_to_the_end_of_the_box(p):
+    """As networks that have saturated see it: a value of 1 and next to no slope, on one coordinate of two."""
+    origin, gradient = torch.tensor([[0.3, 0.6]]), torch.tensor([[0.0, TINY]])
+    way = project_onto_hyperplane(origin, gradient, torch.ones(1), p, torch.zeros(()), torch.ones(()))
+    torch.testing.assert_close(way, torch.tensor([[0.0, -0.6]]))
+
+
+def test_so_it_does_for_l1():
+    origin, gradient = torch.tensor([[0.3, 0.6]]), torch.tensor([[0.0, 1e-35]])
+    threshold = torch.full((1,), 0.5)
+    still = torch.zeros_like(origin)
+    way = shrink_onto_hyperplane(still, gradient, torch.ones(1), threshold, origin, torch.zeros(()), torch.ones(()))
+    torch.testing.assert_close(way, torch.tensor([[0.0, -0.6]]))
+
+
+def test_a_projection_ends_where_its_level_overflows():
+    """In a box far wider than any data: the rise beyond the largest number is none."""
+    gradient = torch.tensor([[-0.892, -1.509, 0.370, 1.457, 1e-20]])
+    wide = torch.tensor(1e30)
+    way = project_onto_hyperplane(torch.zeros(1, 5), gradient, torch.tensor([-3e38]), "l2", -wide, wide)
+    assert way.isfinite().all()
+    assert (way.abs() <= wide).all()

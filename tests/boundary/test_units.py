@@ -68,3 +68,12 @@ def test_equal_values_and_zeros_have_a_start(inputs):
     for x in (torch.zeros(4, 12), torch.ones(4, 12)):
         for norm in ("linf", "l2", "l1"):
             assert margins(network(), x, norm, restarts=6).isfinite().all()
+
+
+@pytest.mark.parametrize("solver", ["fast", "fab"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_margins_do_not_depend_on_the_scale_of_the_logits(inputs, norm, solver):
+    model = network()
+    wanted = margins(model, inputs, norm, solver=solver)
+    found = margins(lambda x: model(x) * 2.0**-60, inputs, norm, solver=solver)
+    assert torch.allclose(found, wanted, rtol=1e-5)

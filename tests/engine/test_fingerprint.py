@@ -15,6 +15,7 @@ from dyart.engine import fingerprint as fingerprints
 from dyart.engine.fingerprint import fingerprint
 from dyart.engine.run import train
 from dyart.engine.stored import RunError
+from dyart.recipes import resolve
 
 
 def write(folder, name, first, count):
@@ -74,6 +75,30 @@ def test_other_data_is_named_before_a_network_is_made_for_it(tmp_path):
     train(make_config(tmp_path))
     with pytest.raises(RunError, match=r"shape \[2\] \(now \[1, 28, 28\]\), classes 3 \(now 10\), other labels"):
         train(make_config(tmp_path, train_epochs=4), resume=True, data=load("fashion-mini"))
+
+
+@pytest.mark.parametrize(
+    ("part", "words"), [("images", "other auxiliary images:"), ("labels", "other auxiliary labels:")]
+)
+def test_other_auxiliary_images_are_refused(tmp_path, part, words):
+    own = load("fashion-mini").train
+    files = {"images": tmp_path / "more.npy", "labels": tmp_path / "more-labels.npy"}
+    np.save(files["images"], own.images[:40])
+    np.save(files["labels"], own.labels[:40])
+    given = ["--data.auxiliary", str(files["images"]), "--data.auxiliary_labels", str(files["labels"])]
+    words_of = ["--data.limit", "128", "--train.batch_size", "64", "--eval.steps", "1", "--train.device", "cpu"]
+
+    def config(epochs):
+        out = ["--train.epochs", str(epochs), "--out", str(tmp_path / "run")]
+        return resolve("fashion-mini-cnn-natural", [*words_of, *given, *out])
+
+    train(config(1))
+    before = np.load(files[part])
+    np.save(files[part], np.roll(before, 1, axis=0))
+    with pytest.raises(RunError, match=f"was begun with {words} put them back"):
+        train(config(2), resume=True)
+    np.save(files[part], before)
+    assert train(config(2), resume=True).position.epoch == 2
 
 
 def altered(data, **parts):

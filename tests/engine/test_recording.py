@@ -68,7 +68,9 @@ def test_the_first_call_lets_cudnn_try_its_algorithms():
 def adaptive(graphs, capsys):
     method = {"name": "dyart", "steps": 5, "r0": 0.2, "lam": 5.0, "adaptive_steps": True}
     natural = prepare(make_config(train_epochs=4)).run()
-    training = prepare(make_config(method=method)).begin_from(natural.model.state_dict())
+    training = prepare(make_config(method=method))
+    training.model.load_state_dict(natural.model.state_dict())
+    training.average.restart()
     capsys.readouterr()
     stepper = Stepper(training.fabric, training.views, training.method, capture=True)
     training.method.compiled = False  # of its own work nothing is compiled here

@@ -16,7 +16,7 @@ from dyart.engine import recovery, state
 from dyart.engine.checkpoint import CheckpointError, FormatError
 from dyart.engine.recovery import newest_good
 from dyart.engine.run import prepare, train
-from dyart.engine.stored import RunError, read_config
+from dyart.engine.stored import RunError, averaged_weights, checkpoint_of, read_config
 from dyart.recipes import RecipeError
 
 LONG = {"method": "at", "train_epochs": 5, "optim_schedule": "constant"}
@@ -80,13 +80,46 @@ def test_a_best_that_is_lost_is_not_to_be_beaten(run, caplog, monkeypatch):
     assert training.best_epoch == best
     flipped(run / "checkpoints" / f"epoch-{best:04d}" / "averaged.safetensors")
     assert recovery._best(run / "checkpoints", good.state) == {}
-    assert "It was the best: a later epoch will be" in caplog.text
+    assert "It was the best; of those that are left, or still to come, another one is" in caplog.text
     lost = replace(good, index={"last": good.index["last"]}, damaged=True)
     monkeypatch.setattr(state, "newest_good", lambda folder: lost)
     monkeypatch.setattr(store, "read_weights", lambda place, name: training.model.state_dict())
     training = prepare(config, run)
     training.resume()
     assert (training.best, training.best_epoch) == ((-1.0, -1.0), -1)
+
+
+@pytest.fixture
+def best_before_last(run):
+    """The run, whose best epoch is not its last one; its best checkpoint is damaged."""
+    path = run / "checkpoints" / store.INDEX
+    index = json.loads(path.read_text())
+    assert index["last"] == "epoch-0003"
+    path.write_text(json.dumps(index | {"best": "epoch-0002"}))
+    flipped(run / "checkpoints" / "epoch-0002" / "averaged.safetensors")
+    return run
+
+
+def test_a_damaged_best_is_noticed_where_the_last_is_whole(best_before_last, caplog):
+    """Later epochs need not beat a figure whose weights are gone, and the run ends with a best one that is there."""
+    training = prepare(make_config(best_before_last, **LONG), best_before_last)
+    assert training.resume()
+    (line,) = caplog.messages
+    assert "epoch-0002/averaged.safetensors is damaged" in line
+    assert "It was the best" in line
+    assert (training.best, training.best_epoch) == ((-1.0, -1.0), -1)
+    assert json.loads((best_before_last / "checkpoints" / store.INDEX).read_text()) == {"last": "epoch-0003"}
+    training.run()
+    index = store.read_index(best_before_last / "checkpoints")
+    assert index["best"] in {"epoch-0004", "epoch-0005"}
+    assert averaged_weights(best_before_last)
+
+
+def test_a_finished_run_does_without_a_damaged_best(best_before_last):
+    config = make_config(best_before_last, **LONG | {"train_epochs": 3})
+    train(config, resume=True)
+    assert checkpoint_of(best_before_last).name == "epoch-0003"
+    assert averaged_weights(best_before_last)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"[]", b'{"last": "epoch-0009"}', b'{"last": 3}'])

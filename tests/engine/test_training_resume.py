@@ -296,6 +296,23 @@ def test_another_number_of_threads_is_told_and_recorded(tmp_path, capsys):
     assert change["threads"] == ["99", str(now)]
 
 
+def test_what_a_run_goes_on_with_is_told_and_recorded(tmp_path, capsys):
+    folder = tmp_path / "run"
+    train(make_config(folder, optim_schedule="constant"))
+    path = folder / "environment.json"
+    facts = json.loads(path.read_text())
+    torch_now = facts["versions"]["torch"]
+    path.write_text(json.dumps(facts | {"versions": facts["versions"] | {"torch": "2.0.0"}, "commit": "0ld"}))
+    train(make_config(folder, optim_schedule="constant", train_epochs=4), resume=True)
+    assert f"versions.torch {torch_now} (was 2.0.0)" in capsys.readouterr().err
+    found = json.loads(path.read_text())
+    (change,) = found["changes"]
+    assert change.keys() == {"step", "train.epochs", "versions.torch", "commit"}
+    assert change["versions.torch"] == ["2.0.0", torch_now]
+    assert change["commit"] == ["0ld", str(facts["commit"])]
+    assert found["versions"] == facts["versions"], "the newest stand where they always do"
+
+
 def test_more_epochs_are_kept_in_the_configuration(tmp_path):
     folder = tmp_path / "run"
     train(make_config(folder, optim_schedule="constant"))

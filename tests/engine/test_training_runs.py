@@ -265,12 +265,12 @@ def test_burn_in_from_is_there_after_a_crash_before_the_first_checkpoint(tmp_pat
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"data_name": "moons"}, r"linear\.weight is 3x128 there, 2x128 here"),
-        ({"model_name": "engine_networks:dropout"}, "is missing there"),
+        ({"data_name": "moons"}, r"linear\.weight is 3x128 in the file and 2x128 in the network"),
+        ({"model_name": "engine_networks:dropout"}, "entries are missing"),
     ],
 )
 def test_burn_in_from_another_network(tmp_path, natural, settings, words):
-    with pytest.raises(TrainingError, match=f"the weights to begin with are of another network: .*{words}"):
+    with pytest.raises(RunError, match=f"the weights in {natural} do not fit the network: .*{words}"):
         train(make_config(tmp_path / "run", train_burn_in_from=str(natural), **settings))
     assert not (tmp_path / "run").exists()
 

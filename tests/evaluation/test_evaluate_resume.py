@@ -123,6 +123,24 @@ def test_stopped_by_an_error_it_goes_on_too(tmp_path):
     same(evaluated(), evaluated(tmp_path))
 
 
+@pytest.mark.parametrize("attack", ["apgd", "pgd"])
+def test_batches_that_were_divided_are_noted(tmp_path, attack):
+    """PGD draws by example: it does not matter there which others are attacked beside it."""
+
+    class Small(Mlp):
+        def forward(self, x):
+            if len(x) > 20 and x.requires_grad:
+                raise MemoryError
+            return super().forward(x)
+
+    result = evaluated(tmp_path, Small(), attack=attack, batch_size=40)
+    notes = [note for note in result.notes if "memory ran out" in note]
+    assert len(notes) == (attack == "apgd")
+    assert all("batch_size=20 can be repeated" in note for note in notes)
+    assert [note for note in evaluated(tmp_path, attack=attack, batch_size=40).notes if "memory" in note] == notes
+    assert not [note for note in evaluated(attack=attack, batch_size=20).notes if "memory" in note]
+
+
 def test_a_finished_evaluation_is_not_repeated(tmp_path):
     first = evaluated(tmp_path)
     model = Mlp()

@@ -143,3 +143,16 @@ def test_a_run_repeats_and_says_what_it_does(tmp_path):
 def test_bad_settings_raise(settings, message):
     with pytest.raises(ValueError, match=message):
         MART(**settings)
+
+
+def test_a_masked_class_has_no_part_in_it():
+    """A network that never names class 2 gives it the logit -inf."""
+    generator = torch.Generator().manual_seed(0)
+    clean, other = torch.randn(2, 6, 5, generator=generator)
+    kept = [0, 1, 3, 4]
+    wanted = divergences(clean[:, kept], other[:, kept])
+    clean[:, 2] = other[:, 2] = -torch.inf
+    clean.requires_grad_(), other.requires_grad_()
+    found = divergences(clean, other)
+    torch.testing.assert_close(found, wanted)
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(found.sum(), [clean, other]))

@@ -23,11 +23,11 @@ RANDOM_STARTS: tuple[RandomStart, ...] = ("uniform", "normal")
 
 def kl_divergence(clean_logits: Tensor, logits: Tensor) -> Tensor:
     """Return KL(p(x) || p(x')) of every example, ``[N]``, in float32 or better; gradients flow through both."""
-    clean, other = (_log_shares(part) for part in (clean_logits, logits))
+    clean, other = (log_shares(part) for part in (clean_logits, logits))
     return F.kl_div(other, clean, reduction="none", log_target=True).sum(dim=1)
 
 
-def _log_shares(logits: Tensor) -> Tensor:
+def log_shares(logits: Tensor) -> Tensor:
     """Return the logarithm of the predicted shares: finite, so that a class masked with -inf has no part in it."""
     shares = F.log_softmax(at_least_float32(logits), dim=1)
     return shares.clamp(min=torch.finfo(shares.dtype).min)

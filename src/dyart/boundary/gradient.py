@@ -60,19 +60,14 @@ def margin_loss(
 
 
 def margin_costs(
-    logits: Tensor,
-    found: BoundaryPoints,
-    cost: Cost,
-    mask: Tensor | None = None,
-    multiplier: Tensor | None = None,
+    logits: Tensor, found: BoundaryPoints, cost: Cost, mask: Tensor | None, multiplier: Tensor | None
 ) -> Tensor:
     """Return h(R) per row, ``[N]``, carrying the margin gradient through ``logits``, the output at the points."""
-    value = boundary_value(logits, found.labels, found.boundary, found.beta)
     weight, used = margin_weights(found, cost, mask, multiplier)
+    # Not the result is masked but the logits: what is NaN or infinite in a row without a point has no gradient then.
+    value = boundary_value(torch.where(used[:, None], logits, 0.0), found.labels, found.boundary, found.beta)
     height = torch.where(used, costs_of(cost, torch.where(used, found.margin, 0.0)), 0.0)
-    # Zero in value, grad phi in gradient; a masked row must not bring its NaN along.
-    change = torch.where(used, value - value.detach(), 0.0)
-    return height.detach() + weight * change
+    return height.detach() + weight * (value - value.detach())  # zero in value, grad phi in gradient
 
 
 def margin_weights(

@@ -51,7 +51,8 @@ def soft_logit_margin(logits: Tensor, labels: Tensor, beta: float = 5.0) -> Tens
     own, rivals = _split(logits, labels)
     # The shift cancels in the derivative, so it may be a constant.
     largest = rivals.max(dim=1).values.detach()
-    excess = torch.logsumexp(beta * (rivals - largest[:, None]), dim=1)
+    below = torch.where((largest > -torch.inf)[:, None], rivals - largest[:, None], 0.0)
+    excess = torch.logsumexp(beta * below, dim=1)
     return (own - largest) - excess / beta
 
 

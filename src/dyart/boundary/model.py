@@ -162,8 +162,9 @@ def for_evaluation(own: nn.Module) -> nn.Module:
 
 @contextmanager
 def unchanged(model: Model, device: torch.device) -> Iterator[None]:
-    """Leave buffers, other tensors of modules and the global random state as they are, whatever the model does to them.
+    """Leave buffers and the global random state as they are, whatever the model does to them.
 
+    Other tensors of modules come back where the model replaces them, not where it changes them in place.
     Not the random state of a GPU while a CUDA graph is recorded: the graph has its own, which nobody can set back.
     Parameters, their gradients and flags need no guard: nothing in this package writes to them. BatchNorm
     layers already in eval mode on entry are not guarded either. So a caller that changes modes does so first, around

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dyart.boundary import optimality
 from dyart.boundary.margins import Boundary
-from dyart.boundary.norms import Norm
+from dyart.boundary.norms import Norm, flat
 from dyart.boundary.plain import load_plain
 from dyart.boundary.validation import Bounds, as_bounds
 
@@ -137,7 +137,7 @@ class BoundaryPoints:
 
     def multiplier(self, box_aware: bool = True) -> Tensor:
         """Return lambda, ``[N]``, by which speed and margin gradient divide; not ``box_aware``: the paper's ||g||_q."""
-        free = self.free if box_aware else torch.ones_like(self.free)
+        free = self.free if box_aware else torch.ones_like(flat(self.gradient), dtype=torch.bool)
         return optimality.multiplier(self.displacement, self.gradient, free, self.norm)
 
     def is_optimal(self, residual: float = RESIDUAL, alignment: float = ALIGNMENT) -> Tensor:

@@ -17,7 +17,7 @@ OVERSHOOTS: dict[Norm, tuple[float, ...]] = {"linf": (1.001, 1.001), "l2": (1.00
 
 
 def polish(problem: Problem, best: Best, input_value: Tensor, tol: float) -> Best:
-    """Return points with -tol <= value <= 0, where such a point lies on the path from the input to the found one.
+    """Return points with -tol <= value < 0, where such a point lies on the path from the input to the found one.
 
     First the points settle: the input's projection onto the boundary as linearised at the point takes its place if
     it is across and closer. Then every point slides back along a path that shrinks the ball around the input:
@@ -49,11 +49,9 @@ def polish(problem: Problem, best: Best, input_value: Tensor, tol: float) -> Bes
     at_zero, at_one = torch.where(found, input_value, 1.0), torch.where(found, best.value, -tol / 2)
     share = _secant(value, at_zero, at_one, tol, MAX_PASSES)
     x = torch.where(found[:, None], point(share), best.points)
-    now = problem.evaluate(x)
-    polished = Best(problem.distance(x), x, now.value, now.gradient, now.rival)
     # Kept only if verified: across the boundary, and no farther than before.
-    better = found & (now.value <= 0) & (polished.distance <= best.distance)
-    return polished.where(better, best)
+    polished = problem.candidate(x, problem.evaluate(x))
+    return polished.where(found & (polished.distance <= best.distance), best)
 
 
 def _settle(problem: Problem, best: Best, overshoot: float) -> Best:

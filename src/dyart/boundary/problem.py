@@ -158,7 +158,8 @@ class Problem:
             values = self._plain(torch.stack(pieces))
             distance, value, nearest = torch.full_like(values[0], torch.inf), values[0], torch.zeros_like(self.origin)
             for one, gradient in zip(values, self._gradients(x, None, points, pieces), strict=True):
-                reach = one.abs() / dual_norm(gradient, self.norm).clamp(min=1e-12)
+                slope = dual_norm(gradient, self.norm)
+                reach = one.abs() / slope.clamp(min=torch.finfo(slope.dtype).tiny)
                 closer = reach < distance
                 distance, value = torch.where(closer, reach, distance), torch.where(closer, one, value)
                 nearest = torch.where(closer[:, None], gradient, nearest)

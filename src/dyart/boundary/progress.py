@@ -17,9 +17,9 @@ class Counter:
         self.started = self.printed = time.monotonic()
 
     def tick(self) -> None:
-        """Count one more."""
+        """Count one more. Batches that are divided where memory runs out are more than were counted on."""
         self.done += 1
-        if self.report is not None:
+        if self.report is not None and self.done <= self.total:
             self.report(self.done, self.total)
 
     def _print(self, done: int, total: int) -> None:

@@ -75,7 +75,7 @@ def project_onto_hyperplane(
     pace = slope if norm == "l2" else None  # 1 for p = inf: a product less in every round
     gain = slope if pace is None else slope * pace
     whole = gain.sum(dim=-1, keepdim=True)
-    level = needed / positive(whole)
+    level = (needed / positive(whole)).clamp(max=torch.finfo(needed.dtype).max)
     if lower is None or upper is None:
         return (direction * _moved(level, pace)).to(origin.dtype)
     level = _fill(level, whole.expand_as(level), needed, slope, pace, gain, room, rounds)
@@ -110,7 +110,10 @@ def shrink_onto_hyperplane(
         upper: upper end of the box.
     """
     largest = positive(gradient.abs().amax(dim=1, keepdim=True))
-    slope, needed, cut = gradient / largest, offset[:, None] / largest, threshold[:, None]
+    # At most so far that the largest step size that is tried is still a number.
+    most = torch.finfo(gradient.dtype).max * 2.0 ** (-OCTAVES - 4)
+    slope, needed = gradient / largest, (offset[:, None] / largest).clamp(-most, most)
+    cut = threshold[:, None].clamp(max=most)
     low, high = (None, None) if lower is None or upper is None else (lower - origin, upper - origin)
 
     def shrunk(size: Tensor) -> Tensor:
@@ -190,7 +193,7 @@ def _fill(
             return level
         missing = needed - reach.mul_(slope).sum(dim=-1, keepdim=True)
         # Rounding must not lower the level: the rise is what ends the loop.
-        risen = level + (missing / positive(remaining)).clamp(min=0)
+        risen = (level + (missing / positive(remaining)).clamp(min=0)).clamp(max=highest)
         level = torch.where(remaining > 0, risen, torch.where(missing > 0, highest, level))
         done += 1
         if done == rounds:

@@ -1,5 +1,6 @@
 """Which class a search aims at, and where it begins."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -147,7 +148,7 @@ def random_start(problem: Problem, distance: Tensor, index: Tensor, seed: int, r
     draws = [_draw(seed, restart, int(i), origin.shape[1]) for i in index.tolist()]
     noise = torch.stack(draws).to(origin)
     half_way = noise * (distance / 2 / norm_of(noise, problem.norm))[:, None]
-    far = noise * (_box(problem) if restart % 2 else _extent(problem)) / 4
+    far = noise * (_extent(problem, math.inf if restart % 2 else GENEROUS)) / 4
     return problem.into_box(origin + torch.where(distance.isfinite()[:, None], half_way, far))
 
 
@@ -158,23 +159,15 @@ def plausible(problem: Problem, distance: Tensor) -> Tensor:
 
 
 def _draw(seed: int, restart: int, index: int, size: int) -> Tensor:
-    # One stream per (seed, restart, example): a 64-bit mix keeps neighbouring numbers apart.
+    # One stream per (seed, restart, example). The hash of a tuple mixes its numbers, which are not negative.
     mixed = hash((seed, restart, index)) & (2**63 - 1)
     generator = torch.Generator().manual_seed(mixed)
     return torch.rand(size, generator=generator) * 2 - 1
 
 
-def _extent(problem: Problem) -> Tensor:
+def _extent(problem: Problem, generous: float = GENEROUS) -> Tensor:
     """Return the width to think in, of every coordinate: that of the box, or the spread of an example's own values."""
-    spread, span = _spread(problem), _span(problem)
-    return torch.where(span.isfinite(), span, spread)
-
-
-def _box(problem: Problem) -> Tensor:
-    """Return the width of the box, of every coordinate, however generous; without one, the spread of an example."""
-    if problem.low is None or problem.high is None:
-        return _spread(problem)
-    span = problem.high - problem.low
+    span = _span(problem, generous)
     return torch.where(span.isfinite(), span, _spread(problem))
 
 
@@ -185,9 +178,9 @@ def _spread(problem: Problem) -> Tensor:
     return torch.where(spread > 0, spread, positive(size))[:, None]
 
 
-def _span(problem: Problem) -> Tensor:
+def _span(problem: Problem, generous: float = GENEROUS) -> Tensor:
     """Return the widths of the box, inf where it says nothing about the data: there is none, or a generous one."""
     if problem.low is None or problem.high is None:
         return torch.full_like(problem.origin[:, :1], torch.inf)
     span = problem.high - problem.low
-    return torch.where(span <= GENEROUS * _spread(problem), span, torch.inf)
+    return torch.where(span <= generous * _spread(problem), span, torch.inf)

@@ -62,13 +62,15 @@ def closest_boundary_points(
     The model runs in eval mode (BatchNorm with its running statistics) and in the inputs' dtype, without TF32 and
     autocast; margins are float32 or better. Its modes, flags, gradients, buffers and the global random state are the
     same afterwards. Every point reported as found was evaluated on the other side of the boundary, inside the bounds.
-    A function is called as it is: put what it wraps into eval mode first (a method of a module is as good as that).
+    A function is called as it is: put what it wraps into eval mode first. Of a bound method, such as
+    ``model.classify``, the module's mode is set.
 
     Cost: one forward pass; ``steps`` forward and backward passes per restart, whatever the number of classes; to
     compare ``rivals``, once, a forward pass (``"l1"``: two) and a backward pass for each (a search that aims at one
     of them then needs no step for the input); and, for the exact boundary, a gradient evaluation of the result if
     some search aimed at one class. ``tol`` adds a few forward passes and three gradient evaluations. Examples
-    without a margin take no part. ``validate`` adds a forward pass of at most 2 examples, which ``cost`` leaves out.
+    without a margin take no part. ``validate`` adds a forward pass of at most 2 examples, and another where that one
+    disagrees with the first; ``cost`` leaves them out.
 
     Args:
         model: any callable from inputs to logits ``[N, K]`` (or to an object with ``.logits``), K >= 2.
@@ -82,22 +84,24 @@ def closest_boundary_points(
             next at the second nearest (``"l1"``: the likeliest other), all others at the likeliest that is left; when
             all ``rivals`` have had their turn, they start at random. A fast search of 18 steps (``"l1"``: 22) and more
             is a race: a few steps towards each of the first 2 rivals, later up to 6, the rest towards those that came
-            closest, in the end towards one; ``"apgd"`` divides its steps among them.
+            closest, in the end towards one; ``"apgd"``, and a search with a random ``start``, divide their steps among
+            them.
         bounds: ``(low, high)``, numbers or tensors that broadcast to one example; None: no bounds.
         solver: ``"fast"``; ``"apgd"``, Auto-PGD with a search for the radius, a second opinion at the same cost
             (``"linf"`` and ``"l2"``); or ``"fab"``, the classic search that linearises against every rival at every
             step (2 forward and K - 1 backward passes each; its restarts are random).
-        tol: if given, slide the points onto the boundary until ``-tol <= value <= 0``.
+        tol: if given, slide the points onto the boundary until ``-tol <= value < 0``.
         batch_size: examples per forward pass; None: all at once. Halved where memory runs out.
         seed: of the random starts. An example's draws depend on the seed, the restart and its index alone.
         validate: check inputs, labels, bounds and logits before any work, and ask the model about up to 2 examples
             again, with a warning where it says something else (costs host synchronisation).
         progress: True for a progress line on stderr, or a callable ``(done, total)``.
         signed: also search from examples outside their class, in batches of their own and without a comparison of
-            rivals; their margin is minus the distance to it. Where that distance is to a corner between several rivals,
-            it comes out too long, and not ``optimal``, or is not found.
+            rivals; their margin is minus the distance to it. Where the closest way in is a corner between several
+            rivals, the distance found is too long and not ``optimal``, or none is found.
         rivals: how many other classes, likeliest first, are compared at the input for the one to aim at. 1: no
-            comparison; the first search follows the largest rival, whichever that is, others aim at the likeliest.
+            comparison; the first search follows the largest rival, whichever that is; a second one, where steps are
+            divided, aims at the second likeliest; further restarts start at random.
         start: where the first search starts. None: at the input; for ``"l1"``, where rivals are compared, 0.7 % of the
             box beside it (without one that fits the data, of the spread of an example's own values, at most 7 % of
             each), and they are compared there. A tensor like ``inputs``: at these points, e.g. the ones found
@@ -108,8 +112,8 @@ def closest_boundary_points(
         divide: does the batches' searches, pieces of work without arguments, and returns their results in order: e.g.
             ``dyart.data.ranks.team_here().do``, for several processes that each call this alike. None: one after the
             other, here.
-        index: what the examples' random draws go by, ``[N]``, integers, e.g. their places in a larger set; None: their
-            places in ``inputs``.
+        index: what the examples' random draws go by, ``[N]``, integers from 0 on, e.g. their places in a larger set;
+            None: their places in ``inputs``.
     """
     _check_options(norm, boundary, beta, steps, restarts, solver, tol, batch_size, rivals, seed)
     if signed and solver != "fast":
@@ -135,10 +139,8 @@ def closest_boundary_points(
             )
         warned |= validation.warn_of_training(model, "Call .eval() first", stacklevel=3)
     validation.check_start(start, inputs, bounds, validate)
-    if index is not None and (index.shape != inputs.shape[:1] or index.is_floating_point()):
-        raise ValueError(
-            f"index is one integer for each of {len(inputs)} examples, got {index.dtype} {tuple(index.shape)}"
-        )
+    if index is not None:
+        validation.check_index(index, inputs, validate)
     with ieee_float32(inputs.device), evaluation_mode(model), unchanged(model, inputs.device):
         # A copy, so that the result stays right whatever the caller does to the batch later.
         inputs, given = inputs.detach().clone(), labels

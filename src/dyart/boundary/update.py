@@ -26,8 +26,8 @@ def update_direction(
     anything else, such as the model, stays done, but parameters are put back; what it does to them is not part of the
     returned step.
 
-    Cost: the loss's forward pass and one backward pass; with an optimizer, two copies of its parameters and one of its
-    state. One host synchronisation, to look for gradients that are not finite.
+    Cost: the loss's forward pass and one backward pass; with an optimizer, two copies of its parameters and gradients
+    and one of its state. One host synchronisation, to look for gradients that are not finite.
 
     Args:
         model: the model, in the mode in which the step would be taken.

@@ -126,6 +126,16 @@ def check_start(start: object, inputs: Tensor, bounds: Bounds, values: bool) -> 
             raise ValueError(f"start: {error}") from None
 
 
+def check_index(index: Tensor, inputs: Tensor, values: bool) -> None:
+    """Raise unless ``index`` is one integer per example; with ``values``, none of them negative."""
+    if index.shape != inputs.shape[:1] or index.is_floating_point():
+        raise ValueError(
+            f"index is one integer for each of {len(inputs)} examples, got {index.dtype} {tuple(index.shape)}"
+        )
+    if values and len(index) and int(index.min()) < 0:
+        raise ValueError(f"index counts from 0, got {int(index.min())}")
+
+
 def check_labels(labels: Tensor, inputs: Tensor) -> None:
     """Raise unless ``labels`` is one integer class per example, on the inputs' device."""
     if not isinstance(labels, Tensor):

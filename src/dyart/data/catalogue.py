@@ -86,7 +86,7 @@ def from_arrays(
     """Return a data set of arrays, checked as a file of them is: for ``dyart.engine.run.train(config, data=...)``.
 
     Args:
-        images: ``[N, H, W]``, ``[N, H, W, C]`` or ``[N, C, H, W]``, 0 to 255 or 0 to 1; or vectors ``[N, D]`` in
+        images: ``[N, H, W]``, ``[N, H, W, C]`` or ``[N, C, H, W]``, uint8; or vectors ``[N, D]``, floating point in
             [0, 1]. Tensors on the CPU are arrays, too.
         labels: ``[N]``, numbers from 0 on, or names.
         test_images: likewise; None: a fifth of the images is set aside.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dyart")
 
-# For so many steps (at most two epochs), in at least two lines of metrics.jsonl, before anything is said.
+# What is advised against must last for so many steps (at most two epochs), in at least two lines of metrics.jsonl.
 PATIENCE = 100
 # How much of the way from chance to a perfect network a burn-in must have gone.
 LEARNT = 0.1

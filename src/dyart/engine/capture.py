@@ -38,7 +38,7 @@ class Captured(Generic[Result]):
 
     Args:
         function: without host synchronisation, copies from the host, or shapes that depend on values.
-        changed: the tensors beside the result that a call changes, e.g. running statistics: recording, which runs the
+        changed: the tensors besides the result that a call changes, e.g. running statistics: recording, which runs the
             function, leaves them as they were.
         pool: of the memory that it takes, if it shares that with others.
     """

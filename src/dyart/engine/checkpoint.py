@@ -52,7 +52,7 @@ def save(
         folder: the run's ``checkpoints``.
         name: of this one; one of the same name is replaced.
         weights: state dicts by file name (without ``.safetensors``).
-        state: what resuming needs beside weights: tensors and plain values; None for weights that are only evaluated.
+        state: what resuming needs besides weights: tensors and plain values; None for weights that are only evaluated.
         facts: plain values to show and to choose by, e.g. the epoch.
         config: the resolved configuration, as YAML.
     """
@@ -209,6 +209,11 @@ def present(folder: Path) -> list[Path]:
     return [path.parent for path in folder.glob(f"[!.]*/{MANIFEST}")]
 
 
+def epoch_name(epoch: int) -> str:
+    """Return the name of an epoch's checkpoint, which sorts by the epoch."""
+    return f"epoch-{epoch:04d}"
+
+
 def step_of(checkpoint: Path) -> int:
     """Return a checkpoint's step, as its manifest says; -1 where that cannot be read."""
     try:
@@ -222,7 +227,7 @@ def _instead(checkpoint: Path) -> str:
     """Return what to do about a checkpoint that cannot be read: which others there are, and who may mend it."""
     others = [path for path in sorted(checkpoint.parent.glob("epoch-*")) if path != checkpoint and path.is_dir()]
     named = f" ({', '.join(str(path) for path in others)})" if others else ""
-    return f"use another checkpoint{named}, or let `dyart train {checkpoint.parent.parent} --resume` make it anew"
+    return f"use another checkpoint{named}, or go on without it: dyart train {checkpoint.parent.parent} --resume"
 
 
 def _read_object(path: Path) -> dict[str, Any]:

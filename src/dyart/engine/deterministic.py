@@ -14,7 +14,7 @@ WORKSPACE, SIZE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 def deterministic(on: bool) -> Iterator[None]:
     """Let torch use deterministic algorithms alone, and put its switches back afterwards; ``on`` false: do nothing.
 
-    An operation without such an algorithm raises an error that names it.
+    An operation without such an algorithm raises an error that names it. The environment variable for cuBLAS stays.
     """
     if not on:
         yield
@@ -22,10 +22,11 @@ def deterministic(on: bool) -> Iterator[None]:
     os.environ.setdefault(WORKSPACE, SIZE)
     cudnn = torch.backends.cudnn
     before, benchmark = torch.are_deterministic_algorithms_enabled(), cudnn.benchmark
+    warned_only = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)
     cudnn.benchmark = False
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(before, warn_only=warned_only)
         cudnn.benchmark = benchmark

@@ -1,7 +1,6 @@
-"""What a training's result depends on beside its configuration."""
+"""What a training's result depends on besides its configuration."""
 
 import hashlib
-import json
 import platform
 import subprocess  # nosec B404  # fixed commands, without a shell
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from dyart.engine.fabric import Fabric
+from dyart.engine.files import read_object
 from dyart.methods.awp import SUFFIX
 from dyart.models.factory import is_factory, load_named
 from dyart.recipes import Config
@@ -21,18 +21,19 @@ SHOWN = 8  # characters of a checksum
 
 
 def environment(config: Config, fabric: Fabric) -> dict[str, Any]:
-    """Return what a result depends on beside its configuration."""
+    """Return what a result depends on besides its configuration."""
+    return {"seed": config.seed, "platform": platform.platform(), **_around(fabric), "sources": sources(config)}
+
+
+def _around(fabric: Fabric) -> dict[str, Any]:
     device = fabric.device
     return {
-        "seed": config.seed,
         "python": platform.python_version(),
-        "platform": platform.platform(),
         "versions": {name: found for name in PACKAGES if (found := _version(name)) is not None},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "processes": fabric.world_size,
         "commit": _commit(),
-        "sources": sources(config),
     }
 
 
@@ -74,25 +75,27 @@ def changed_sources(path: Path, config: Config, method: bool = True) -> dict[str
     }
 
 
-def changed_threads(path: Path) -> dict[str, tuple[int, int]]:
-    """Return the number of threads before and now, where a training on a CPU had another: its sums depend on it."""
-    facts = _facts(path)
-    before, now = facts.get("threads"), torch.get_num_threads()
-    return {"threads": (before, now)} if facts.get("device") == "cpu" and before not in (None, now) else {}
+def changed_surroundings(path: Path, fabric: Fabric) -> dict[str, tuple[Any, Any]]:
+    """Return what a training depends on and an ``environment.json`` says otherwise, before and now.
+
+    That is the versions of Python and packages, the device, the processes, our commit and, on a CPU, the threads.
+    """
+    before, now = _flat(read_object(path) or {}), _flat(_around(fabric))
+    if now["device"] != "cpu":
+        del now["threads"]
+    return {name: (before[name], value) for name, value in now.items() if before.get(name, value) != value}
+
+
+def _flat(facts: dict[str, Any]) -> dict[str, Any]:
+    versions = facts.get("versions")
+    versions = versions if isinstance(versions, dict) else {}
+    return facts | {f"versions.{name}": version for name, version in versions.items()} | {"versions": None}
 
 
 def recorded(path: Path, key: str) -> dict[str, Any]:
     """Return a section of an ``environment.json``; an empty one where it is missing or damaged."""
-    section = _facts(path).get(key)
+    section = (read_object(path) or {}).get(key)
     return section if isinstance(section, dict) else {}
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    try:
-        facts = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):  # without it, nothing is known
-        return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def _version(package: str) -> str | None:

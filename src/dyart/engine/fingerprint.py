@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from dyart.data.auxiliary import Auxiliary
 from dyart.data.sets import DataSet
 from dyart.engine.environment import recorded
 from dyart.engine.stored import ENVIRONMENT, RunError
@@ -25,27 +26,37 @@ WORDS = {
     "images": "other images or another order",
     "holdout": "another hold-out",
     "names": "other class names",
+    "auxiliary_images": "other auxiliary images",
+    "auxiliary_labels": "other auxiliary labels",
 }
 
 
-def fingerprint(data: DataSet) -> dict[str, Any]:
+def fingerprint(data: DataSet, auxiliary: Auxiliary | None = None) -> dict[str, Any]:
     """Return what the training part of a set is known by: counts and shape, and digests of its content.
 
     All images count where they take up to 256 MiB, else at most 128 of them: a larger set may be a memory map of what
     no memory holds. Labels and hold-out count whole, so that an example more or less shows in any case.
+
+    Args:
+        data: the set.
+        auxiliary: images that are mixed into it.
     """
-    images = data.train.images
-    small = images.nbytes <= MOST_BYTES
-    step = 1 if small else max(math.ceil(len(images) / SAMPLE), math.ceil(images.nbytes / MOST_BYTES))
     return {
         "examples": len(data.train),
         "shape": list(data.shape),
         "classes": len(data.classes),
         "labels": _digest(data.train.labels),
-        "images": _digest(images[::step]),
+        "images": _images_digest(data.train.images),
         "holdout": _digest(data.holdout),
         "names": list(data.classes),
-    }
+    } | _of_pool(auxiliary)
+
+
+def _of_pool(auxiliary: Auxiliary | None) -> dict[str, str]:
+    if auxiliary is None:
+        return {}
+    images, labels = auxiliary.split.images, auxiliary.split.labels
+    return {"auxiliary_images": _images_digest(images), "auxiliary_labels": _digest(labels)}
 
 
 def check_data(folder: Path, data: DataSet) -> None:
@@ -55,17 +66,36 @@ def check_data(folder: Path, data: DataSet) -> None:
         RunError: they differ; the message says in what.
     """
     before = recorded(folder / ENVIRONMENT, FINGERPRINT)
-    now = fingerprint(data) if before else {}
-    words = [
-        WORDS.get(name, f"{name} {old} (now {new})")
-        for name, new in now.items()
-        if (old := before.get(name, new)) != new
-    ]
+    words = _differences(before, fingerprint(data) if before else {})
     if words:
         raise RunError(
             f"{folder} was begun with other data ({', '.join(words)}): images that it was trained on could be held out "
             f"now. Put {data.name} back as it was, or begin another run with --out"
         )
+
+
+def check_auxiliary(folder: Path, auxiliary: Auxiliary | None) -> None:
+    """Refuse to go on with a run whose auxiliary images, or their labels, are others than it was begun with.
+
+    Raises:
+        RunError: they differ; the message says in what.
+    """
+    before = recorded(folder / ENVIRONMENT, FINGERPRINT)
+    words = _differences(before, _of_pool(auxiliary) if before else {})
+    if words:
+        raise RunError(
+            f"{folder} was begun with {' and '.join(words)}: put them back as they were, or begin another run with "
+            "--out"
+        )
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return in words what differs; what an older version has not recorded does not."""
+    return [
+        WORDS.get(name, f"{name} {old} (now {new})")
+        for name, new in now.items()
+        if (old := before.get(name, new)) != new
+    ]
 
 
 def check_names(folder: Path, data: DataSet) -> None:
@@ -86,6 +116,12 @@ def check_names(folder: Path, data: DataSet) -> None:
 
 def _shown(names: list[str]) -> str:
     return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+
+
+def _images_digest(images: npt.NDArray[Any]) -> str:
+    small = images.nbytes <= MOST_BYTES
+    step = 1 if small else max(math.ceil(len(images) / SAMPLE), math.ceil(images.nbytes / MOST_BYTES))
+    return _digest(images[::step])
 
 
 def _digest(array: npt.NDArray[Any]) -> str:

@@ -1,7 +1,7 @@
 """The training loop: burn-in, then the method; validation and a checkpoint after every epoch."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from itertools import chain
@@ -18,6 +18,7 @@ from dyart.data.sets import DataSet
 from dyart.engine import state
 from dyart.engine.averaging import WeightAverage
 from dyart.engine.callbacks import Callback
+from dyart.engine.checkpoint import epoch_name
 from dyart.engine.fabric import Fabric, possible_precision
 from dyart.engine.metrics import Meter, MetricsFile, Record
 from dyart.engine.numbers import Guard, NotFiniteError
@@ -159,22 +160,6 @@ class Training:
         """
         return state.restore(self)
 
-    def begin_from(self, weights: Mapping[str, Tensor]) -> "Training":
-        """Begin with these weights instead of random ones, e.g. those of a burn-in, and return self.
-
-        Raises:
-            TrainingError: they belong to another network.
-        """
-        own = self.model.state_dict()
-        for name in {**own, **weights}:
-            if (here := _shape(own, name)) != (there := _shape(weights, name)):
-                raise TrainingError(
-                    f"the weights to begin with are of another network: {name} is {there} there, {here} here"
-                )
-        self.model.load_state_dict(dict(weights))
-        self.average.restart()
-        return self
-
     def phase(self, epoch: int) -> Phase:
         """Return the phase of an epoch."""
         return next(phase for phase in reversed(self.phases) if epoch >= phase.first)
@@ -267,7 +252,7 @@ class Training:
             self.window = Meter()
 
     def _carried(self, phase: Phase) -> Iterable[Tensor]:
-        """Return what a step changes beside network and optimizer: what the method keeps, and the average."""
+        """Return what a step changes besides network and optimizer: what the method keeps, and the average."""
         return chain(phase.method.state_dict().values(), self.average.tensors)
 
     def _say_compiled(self, phase: Phase, seconds: float) -> None:
@@ -310,7 +295,7 @@ class Training:
             record["skipped_steps"] = int(self.guard.skipped)
         self._record(record)
         if self.folder is not None and (better or last or done % self.config.train.checkpoint_every == 0):
-            self._save(f"epoch-{done:04d}", better, record)
+            self._save(epoch_name(done), better, record)
 
     def _rank(self, method: Method[Any], clean: float, robust: float) -> tuple[float, float]:
         return method.rank(clean, robust) if self.config.eval.select == "method" else ((clean + robust) / 2, robust)
@@ -363,7 +348,3 @@ class Training:
             return "no checkpoint was written yet"
         last = self.folder / "checkpoints" / self.index["last"]
         return f"the last good checkpoint is {last}, --resume goes on from there"
-
-
-def _shape(weights: Mapping[str, Tensor], name: str) -> str:
-    return "x".join(str(size) for size in weights[name].shape) or "a number" if name in weights else "missing"

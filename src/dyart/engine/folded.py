@@ -2,7 +2,7 @@
 
 What does not change between the updates is worked out once: BatchNorm becomes one factor and one summand per channel,
 and the weights that autocast would cast at every call are kept cast. Compiled as they are, both would be done for every
-element, in every call: on an H200 half of a search's time beside the convolutions.
+element, in every call: on an H200 half of the time that a search spends outside convolutions.
 """
 
 from typing import TypeGuard, cast

@@ -18,7 +18,7 @@ class LockedError(RuntimeError):
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder, which exists, for a while.
+    """Hold the lock of a folder, which must exist, so that no other process trains there.
 
     On a file system without locks, and on Windows, nothing keeps them out.
 

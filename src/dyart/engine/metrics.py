@@ -54,7 +54,7 @@ class MetricsFile:
 
     Args:
         path: of the file.
-        lines: keep the first so many records of an earlier run, which is resumed; what came later happens again.
+        lines: how many records of a resumed run are kept; what came later is written again.
     """
 
     def __init__(self, path: Path, lines: int = 0) -> None:

@@ -60,7 +60,7 @@ class Guard:
 
     @torch.no_grad()
     def remember(self, more: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> None:
-        """Before a step: keep what it may change, if bad ones are skipped. ``more``: beside network and optimizer."""
+        """Before a step: keep what it may change, if bad ones are skipped. ``more``: besides network and optimizer."""
         if self.skip:
             self.kept = [(tensor, tensor.clone()) for tensor in self._changing(more, optimizer)]
 

@@ -19,14 +19,15 @@ class Good:
     state: dict[str, Any]
     index: dict[str, str]
     damaged: bool = False
-    """It is not the one that the index on the disk calls the last."""
+    """``index`` is not that on the disk: the last checkpoint, or the best, was damaged."""
 
 
 def newest_good(folder: Path) -> Good | None:
     """Return the checkpoint to go on from; None if there is none at all.
 
     It is the one that the index calls the last. Where the index, or that checkpoint, is damaged, it is the newest one
-    that is not: the steps since then are done again, with the same result. A line of log says so.
+    that is not: the steps since then are done again, with the same result. A best one that is damaged is dropped: a
+    later epoch will be the best. A line of log says either.
 
     Args:
         folder: the run's ``checkpoints``.
@@ -41,7 +42,9 @@ def newest_good(folder: Path) -> Good | None:
         index = store.read_index(folder)
         if not index:
             return None
-        return Good(folder / index["last"], _state(folder / index["last"]), index)
+        state = _state(folder / index["last"])
+        whole = _without_damaged_best(folder, index)
+        return Good(folder / index["last"], state, whole, damaged=whole != index)
     except store.FormatError:
         raise
     except store.CheckpointError as error:
@@ -79,10 +82,15 @@ def _best(folder: Path, state: dict[str, Any]) -> dict[str, str]:
     epoch = state.get("best_epoch")
     if not isinstance(epoch, int) or epoch < 0:
         return {}
-    name = f"epoch-{epoch:04d}"
+    return _without_damaged_best(folder, {"best": store.epoch_name(epoch)})
+
+
+def _without_damaged_best(folder: Path, index: dict[str, str]) -> dict[str, str]:
+    """Return an index whose best checkpoint, if it names one, is whole."""
     try:
-        store.read_facts(folder / name)
+        if "best" in index:
+            store.read_facts(folder / index["best"])
     except store.CheckpointError as error:
-        log.warning("%s. It was the best: a later epoch will be", error)
-        return {}
-    return {"best": name}
+        log.warning("%s. It was the best; of those that are left, or still to come, another one is", error)
+        return {role: name for role, name in index.items() if role != "best"}
+    return index

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dyart.engine.environment import changed_sources, changed_threads
+from dyart.engine.environment import changed_sources, changed_surroundings
+from dyart.engine.fabric import Fabric
 from dyart.engine.fit import Training
 from dyart.engine.stored import CONFIG, ENVIRONMENT, RunError, copied_config
 from dyart.recipes import Config, differences, resolve
@@ -20,14 +21,15 @@ JUDGED = ("eval.radius", "eval.steps", "eval.norm", "eval.select")
 Changes = Mapping[str, tuple[Any, Any]]
 
 
-def changes_of(folder: Path, config: Config) -> dict[str, tuple[Any, Any]]:
-    """Return what a resumed run's configuration changes; refuse what must stay."""
+def changes_of(folder: Path, config: Config, fabric: Fabric) -> dict[str, tuple[Any, Any]]:
+    """Return what changes for a resumed run: its settings, the code, what it runs on; refuse what must stay."""
     changed = _different(begun(folder), config)
     fixed = {key: pair for key, pair in changed.items() if key.startswith(STAY) and not _movable(key, pair[1])}
     if fixed:
         words = ", ".join(f"{key} {old} (now {new})" for key, (old, new) in sorted(fixed.items()))
         raise RunError(f"{folder} was begun with {words}: resume it as it was, or begin another with --out")
-    return changed | changed_sources(folder / ENVIRONMENT, config) | changed_threads(folder / ENVIRONMENT)
+    path = folder / ENVIRONMENT
+    return changed | changed_sources(path, config) | changed_surroundings(path, fabric)
 
 
 def _movable(key: str, new: object) -> bool:

@@ -1,6 +1,5 @@
 """A run: how it is prepared, begun and resumed."""
 
-import json
 import logging
 import math
 import sys
@@ -25,8 +24,8 @@ from dyart.engine.callbacks import Callback
 from dyart.engine.deterministic import deterministic
 from dyart.engine.environment import changed_sources, environment
 from dyart.engine.fabric import Fabric, make_fabric, team_of
-from dyart.engine.files import write_json, write_whole
-from dyart.engine.fingerprint import FINGERPRINT, check_data, fingerprint
+from dyart.engine.files import read_object, write_json, write_whole
+from dyart.engine.fingerprint import FINGERPRINT, check_auxiliary, check_data, fingerprint
 from dyart.engine.fit import Training
 from dyart.engine.lock import LockedError, locked
 from dyart.engine.mention import mention
@@ -91,11 +90,13 @@ def train(
             _lock(folder, stack, resume)
         if not resume:
             _check_scale(config, fabric)
-        changes = changes_of(folder, config) if resume else {}
+        changes = changes_of(folder, config, fabric) if resume else {}
         data = _loaded(config, fabric) if data is None else data
         if resume:
             check_data(folder, data)
         training = prepare(config, folder, [*callbacks, Advice()], data, fabric)
+        if resume:
+            check_auxiliary(folder, training.loader.auxiliary)
         # A run that ended before its first checkpoint is resumed from the beginning.
         resumed = resume and training.resume()
         if resumed:
@@ -128,11 +129,11 @@ def train(
 
 def _begin_from(training: Training, place: Path) -> None:
     """Begin with the weights of a run or a checkpoint, or with those in a file from anywhere."""
-    if not place.is_file():
-        training.begin_from(averaged_weights(place))
-        return
-    weights = read_weights(place)
-    _check_description(place, training.config.model)
+    if place.is_file():
+        weights = read_weights(place)
+        _check_description(place, training.config.model)
+    else:
+        weights = averaged_weights(place)
     fit_weights(training.model, weights, str(place), len(training.data.classes))
     training.average.restart()
 
@@ -298,8 +299,8 @@ def _not_writable(folder: Path, error: OSError, resume: bool) -> str:
 
 
 def _claim(folder: Path, training: Training, changes: Changes, resume: bool) -> None:
-    """Make the run's folder, now that the training can begin: what failed before leaves nothing behind."""
-    path, known_by = folder / ENVIRONMENT, fingerprint(training.data)
+    """Write down what the training is, now that it can begin: what failed before leaves nothing behind."""
+    path, known_by = folder / ENVIRONMENT, fingerprint(training.data, training.loader.auxiliary)
     try:
         earlier = _earlier_changes(path)
         if changes:
@@ -312,10 +313,7 @@ def _claim(folder: Path, training: Training, changes: Changes, resume: bool) -> 
 
 
 def _earlier_changes(path: Path) -> list[Any]:
-    try:
-        changes = json.loads(path.read_bytes())["changes"]
-    except (FileNotFoundError, ValueError, LookupError, TypeError):  # a damaged record is no reason not to go on
-        return []
+    changes = (read_object(path) or {}).get("changes")  # a damaged record is no reason not to go on
     return changes if isinstance(changes, list) else []
 
 

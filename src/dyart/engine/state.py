@@ -99,7 +99,7 @@ def restore(training: "Training") -> bool:
         training.guard.skipped.fill_(state.get("skipped", 0))
         training.seconds_before = float(state.get("seconds", 0.0))
         training.best, training.best_epoch = (state["best"][0], state["best"][1]), state["best_epoch"]
-        if good.damaged and "best" not in good.index:  # a later epoch need not be better than what is lost
+        if "best" not in good.index:  # a later epoch need not be better than what is lost
             training.best, training.best_epoch = (-1.0, -1.0), -1
     except (RuntimeError, ValueError) as error:
         raise store.CheckpointError(f"{last} is of another network or method than is configured: {error}") from error

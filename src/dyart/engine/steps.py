@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dyart.boundary.messages import first_line
 from dyart.data.loader import Batch
 from dyart.engine.capture import Captured, CaptureError, Pool
 from dyart.engine.fabric import Fabric
@@ -62,7 +63,7 @@ class Stepper:
         try:
             loss, metrics, gradients = self.work(batch)
         except CaptureError as error:
-            self._record_less(str(error).splitlines()[0])
+            self._record_less(first_line(error))
             loss, metrics, gradients = self.work(batch)
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient

@@ -98,7 +98,7 @@ def run_folder(place: Path) -> Path:
 
 
 def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], name: str) -> None:
-    """Load a state dict, in 16 bit or more, into a network's own precision.
+    """Load a state dict of any floating-point dtype into a network, in that one's own dtype.
 
     Raises:
         RunError: it belongs to another network; the message begins with ``name``.

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dyart.attacks.accuracy import judged
 from dyart.boundary.memory import Pieces
+from dyart.boundary.messages import first_line
 from dyart.boundary.model import Model, evaluation_mode, unchanged
 from dyart.data import draws
 from dyart.data.loader import Batch, as_tensors
@@ -65,7 +66,7 @@ class Judge:
         try:
             clean, robust = self.judge(batch)
         except CaptureError as error:
-            self.fabric.print(f"the validation cannot be recorded ({str(error).splitlines()[0]}): it runs as it is")
+            self.fabric.print(f"the validation cannot be recorded ({first_line(error)}): it runs as it is")
             self.judge = self._judged
             clean, robust = self.judge(batch)
         return clean[:count], robust[:count]

@@ -195,6 +195,7 @@ def evaluate(
         notes += standard.replaced(tier.battery, runner.classes, norm)
         verdicts = ledger.close()
         notes += [words] if (words := guessing(verdicts.predictions, verdicts.labels)) else []
+        notes += _divided(ledger, tier, settings.batch_size)
         result = Evaluation(
             verdicts=verdicts,
             settings=settings,
@@ -213,6 +214,18 @@ def evaluate(
         if target is not None and team.rank == 0:
             write_records(result, target)
     return result
+
+
+def _divided(ledger: Ledger, tier: Tier, batch_size: int) -> list[str]:
+    """Return a note on attacks whose random starts depend on how batches were divided; none where none were."""
+    drawn = {name: ledger.divided[name] for name in tier.battery if name in ledger.divided and name != PGD}
+    if not drawn:
+        return []
+    size = min(drawn.values())
+    return [
+        f"memory ran out: {', '.join(drawn)} attacked some batches of {batch_size} in parts, with other random starts "
+        f"than a whole batch has; an evaluation with batch_size={size} can be repeated"
+    ]
 
 
 def _slack(settings: Settings, examples: Examples) -> tuple[npt.NDArray[np.float64], list[str]]:

@@ -18,6 +18,8 @@ SEARCHED: dict[str, tuple[Any, Any]] = {
     "optimal": (np.bool_, False),
     "rival": (np.int64, -1),
 }
+# Of a batch's record: the size of the parts it was divided into, where memory ran out.
+PARTS = "parts"
 
 
 class Ledger:
@@ -50,6 +52,8 @@ class Ledger:
         self.distance = {name: np.full(shape, np.inf) for name in attacks}
         self.searched = {name: np.full(len(labels), none, dtype=kind) for name, (kind, none) in SEARCHED.items()}
         self.conditions = np.zeros((len(labels), 3), dtype=bool)
+        self.divided: dict[str, int] = {}
+        """Attacks whose batches were divided, and the size of the smallest parts."""
         self.costs: dict[str, dict[str, float]] = defaultdict(lambda: {"forward": 0, "backward": 0, "seconds": 0.0})
 
     @property
@@ -58,9 +62,11 @@ class Ledger:
         return np.asarray([float(radius) for radius in self.radii]) + self.slack
 
     def charge(self, attack: str, record: Mapping[str, Any]) -> None:
-        """Add what a batch cost: examples passed forwards and backwards, and seconds."""
+        """Add what a batch cost: examples passed forwards and backwards, and seconds; note if it was divided."""
         for key in ("forward", "backward", "seconds"):
             self.costs[attack][key] += record[key]
+        if PARTS in record:
+            self.divided[attack] = min(record[PARTS], self.divided.get(attack, record[PARTS]))
 
     def enter_margins(self, rows: Integers, record: Mapping[str, Any]) -> None:
         """Enter what the boundary search found; it is tried at all radii at once."""

@@ -72,7 +72,7 @@ def preflight(
         logits = read_outputs(model, x, BATCH)
         if isinstance(logits, Finding):
             return [*findings, logits]
-        # Of all labels, not of the sample's: a single wrong one would crash an attack hours later.
+        # Of all labels that are given, not of the sample's alone: a single wrong one would crash an attack hours later.
         findings += class_findings(logits, labels, index)
         findings += output_findings(logits, x)
         if any(finding.fatal for finding in findings):

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dyart.boundary.margins import logit_margin
+from dyart.boundary.messages import first_line
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.norms import Norm
 from dyart.evaluation.findings import Finding
@@ -26,8 +27,8 @@ def gradient_findings(model: Model, inputs: Tensor, labels: Tensor, norm: Norm) 
     try:
         logits = logits_of(model(x))
     except Exception as error:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        return [Finding("gradients", f"the model works without gradients but fails with them: {first}", True)]
+        words = f"the model works without gradients but fails with them: {first_line(error)}"
+        return [Finding("gradients", words, True)]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     margins = logit_margin(logits, labels)
     if not margins.requires_grad:
@@ -36,8 +37,8 @@ def gradient_findings(model: Model, inputs: Tensor, labels: Tensor, norm: Norm) 
         (of_margin,) = torch.autograd.grad(margins.sum(), x, retain_graph=True, allow_unused=True)
         (of_loss,) = torch.autograd.grad(F.cross_entropy(logits, labels, reduction="sum"), x, allow_unused=True)
     except RuntimeError as error:
-        first = next(iter(str(error).strip().splitlines()), "")
-        return [Finding("gradients", f"the gradient in the input cannot be computed: {first}", True)]
+        words = f"the gradient in the input cannot be computed: {first_line(error)}"
+        return [Finding("gradients", words, True)]
     if of_margin is None or of_loss is None:
         return [_nothing("the outputs carry no gradient of the input (detach or rounding inside the model)")]
     return _judge(of_margin, of_loss, margins.detach(), norm)
@@ -64,7 +65,7 @@ def _judge(of_margin: Tensor, of_loss: Tensor, margins: Tensor, norm: Norm) -> l
         words = (
             f"the cross-entropy saturates in fp32 for {_share(blind[right])} of the correct examples (median margin "
             f"{float(margins[right].median()):.3g}) and its gradient is lost: attacks on it are blind there; those on "
-            "the margin and on DLR are not, and scaling the logits down gives all their sight back"
+            "the margin and on DLR are not. Dividing the logits by a constant brings the gradient back"
         )
         findings.append(Finding("saturated loss", words, False))
     return findings

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from dyart.boundary.messages import first_line
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.repeats import change
 from dyart.boundary.validation import IN_PLACE, version_of
@@ -48,7 +49,7 @@ def read_outputs(model: Model, inputs: Tensor, batch_size: int) -> Tensor | Find
         return Finding("outputs", str(error), True)
     except Exception as error:
         shape = "x".join(map(str, inputs.shape[1:]))
-        words = f"the model fails on inputs of shape {shape}, {inputs.dtype} on {inputs.device}: {_first_line(error)}"
+        words = f"the model fails on inputs of shape {shape}, {inputs.dtype} on {inputs.device}: {first_line(error)}"
         return Finding("outputs", f"{words}; check that it fits the data, and that both are on one device", True)
     if version_of(inputs) != before:
         return Finding("outputs", IN_PLACE, True)
@@ -143,7 +144,7 @@ def batch_findings(model: Model, inputs: Tensor) -> list[Finding]:
         try:
             alone = torch.cat([logits_of(model(row)) for row in inputs.split(1)])
         except Exception as error:
-            words = f"the model takes a batch of {len(inputs)} but fails on one example: {_first_line(error)}; attacks"
+            words = f"the model takes a batch of {len(inputs)} but fails on one example: {first_line(error)}; attacks"
             return [Finding("batch size", f"{words} call it with batches of every size, so let it accept them", True)]
     found = change(together, alone)
     if not found.real:
@@ -176,7 +177,3 @@ def accuracy_findings(logits: Tensor, labels: Tensor, expected: float | None) ->
         "classes: check weights, order of the classes and normalisation"
     )
     return [Finding("accuracy", words, False)]
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -45,7 +45,7 @@ class Measured:
 def measure_run(training: Training) -> Measured | None:
     """Measure the averaged weights of a finished training's best epoch on the test set, as its recipe says.
 
-    Quick, to be had after every training; an upper bound of the robust accuracy that AutoAttack would leave. The
+    Quick enough to run after every training; an upper bound of the robust accuracy that AutoAttack would leave. The
     processes of the training divide it among them; the first writes it. Where the run's folder has a more thorough
     evaluation of the same weights, nothing is measured, and that one stays: None.
     """

@@ -18,7 +18,7 @@ from dyart.boundary.search import closest_boundary_points
 from dyart.data.ranks import ALONE, Team
 from dyart.evaluation.examples import Examples, Rows
 from dyart.evaluation.journal import Journal, Record
-from dyart.evaluation.ledger import Ledger
+from dyart.evaluation.ledger import PARTS, Ledger
 from dyart.evaluation.settings import Settings
 from dyart.evaluation.tiers import PGD, Tier, attacked
 from dyart.evaluation.verdicts import MARGINS, Flags, Floats
@@ -147,7 +147,11 @@ class Runner:
     def _batches(
         self, name: str, rows: Rows, work: Callable[[Rows, Rows], Record], levels: Rows | None = None
     ) -> Iterator[tuple[slice, Record]]:
-        """Do the work batch by batch, or take it from the journal; count what it costs. Returns places in ``rows``."""
+        """Do the work batch by batch, or take it from the journal; count what it costs. Returns places in ``rows``.
+
+        Where memory runs out, a batch is divided. The random starts of AutoAttack's own attacks are drawn for a whole
+        batch, so that they are others then, and the record says so.
+        """
         size, count = self.settings.batch_size, self.plain.count
         levels = np.zeros_like(rows) if levels is None else levels
         places = [slice(start, start + size) for start in range(0, len(rows), size)]
@@ -157,9 +161,10 @@ class Runner:
             began = time.perf_counter()
             count.forward = count.backward = 0
             part, at = rows[here], levels[here]
-            record = joined(self.pieces(lambda some: work(part[some], at[some]), np.arange(len(part))))
+            records = self.pieces(lambda some: work(part[some], at[some]), np.arange(len(part)))
+            divided = {PARTS: self.pieces.size} if len(records) > 1 else {}
             passes = {"forward": count.forward, "backward": count.backward}
-            return {**record, **passes, "seconds": time.perf_counter() - began}
+            return {**joined(records), **divided, **passes, "seconds": time.perf_counter() - began}
 
         for begin in range(0, len(places), self.team.count):
             group = places[begin : begin + self.team.count]

@@ -160,9 +160,9 @@ def attack_view(
 ) -> View:
     """Return the view for attacks: the ``plain`` one in plain float32; else one of an evaluation copy of the model.
 
-    On a GPU the copy of an image network has its channels last, which convolutions there like better. A compiled one
-    has its BatchNorm folded. It is compiled for one size: every further one would take another minute. ``example``, a
-    few inputs on the device, shows which layers the ends of the network are.
+    On a GPU the copy of an image network has its channels last, with which convolutions are faster there. A compiled
+    copy has its BatchNorm folded. It is compiled for one size: every further one would take another minute.
+    ``example``, a few inputs on the device, shows which layers the ends of the network are.
     """
     if precision == "ieee" and not compile:
         return plain

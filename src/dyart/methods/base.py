@@ -60,6 +60,8 @@ class Method(ABC, Generic[Crafted]):
     """Of inputs and points: ``(low, high)``, numbers or tensors; None: none. Radii and steps are in the same unit."""
     _checked: bool = False
     _warned: bool = False
+    _calls: int = 0
+    _shared_calls: int = 0
 
     @abstractmethod
     def craft(self, model: Model, batch: Batch) -> Crafted:
@@ -164,11 +166,12 @@ class Method(ABC, Generic[Crafted]):
 
     def _batch(self, inputs: Tensor, labels: Tensor, shard: Shard | None) -> Batch:
         """Return the batch of a call, with draws of its own."""
-        rank, first = (team_here().rank, 0) if shard is None else (0, shard.first)
-        # Shared batches are counted apart: one process may have calls of its own between them, to log a loss.
-        counter = "_calls" if shard is None else "_shared_calls"
-        number = getattr(self, counter, 0) + 1
-        setattr(self, counter, number)
+        if shard is None:
+            rank, first = team_here().rank, 0
+            self._calls = number = self._calls + 1
+        else:  # counted apart: one process may have calls of its own between them, to log a loss
+            rank, first = 0, shard.first
+            self._shared_calls = number = self._shared_calls + 1
         index = torch.arange(first, first + len(inputs), device=inputs.device)
         key = torch.full((), draws.key(rank, "call", number), dtype=torch.int64, device=inputs.device)
         return Batch(inputs, labels, index, key, shard=shard)

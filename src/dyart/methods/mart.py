@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dyart.attacks.kl import log_shares
 from dyart.attacks.pgd import AttackNorm, Start
 from dyart.boundary import validation
 from dyart.boundary.margins import at_least_float32, closest_rival
@@ -92,6 +93,6 @@ def missing_probability(logits: Tensor, labels: Tensor) -> Tensor:
 
 def divergences(clean_logits: Tensor, logits: Tensor) -> Tensor:
     """Return sum_k p_k (log p_k - log(p'_k + 1e-12)) of every example, ``[N]``: bounded, unlike the KL itself."""
-    clean = F.log_softmax(at_least_float32(clean_logits), dim=1)
+    clean = log_shares(clean_logits)
     other = torch.log(F.softmax(at_least_float32(logits), dim=1) + TINY)
     return (clean.exp() * (clean - other)).sum(dim=1)

@@ -60,9 +60,10 @@ class Margins(NamedTuple):
 class MMA(Method[Margins]):
     """Max-margin adversarial training: cross-entropy on the boundary, for margins below the hinge.
 
-    Cost: ``steps`` forward and input-gradient passes, ``bisections`` + 1 forward passes, and two training steps. The
-    radius of every training example is kept from visit to visit; in anybody's loop, where examples have no names,
-    every PGD starts with ``least`` (the bisection finds margins up to the hinge from there, too).
+    Cost: ``steps`` forward and input-gradient passes, ``bisections`` + 1 forward passes, and two training steps (one
+    for ``clean = 0``). The radius of every training example is kept from visit to visit; in anybody's loop, where
+    examples have no names, every PGD starts with ``least`` (the bisection finds margins up to the hinge from there,
+    too).
 
     Args:
         hinge: margins from here on are not trained on (the paper's d_max).

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dyart.boundary.messages import first_line
 from dyart.models.registry import NAMES, NETWORKS, build
 
 SUFFIX = ".safetensors"
@@ -128,8 +129,8 @@ def description_of(path: str | Path) -> Description | None:
         found = Description(**{**content, "shape": tuple(content["shape"])})
         _check(shapes, found)
     except (ValueError, TypeError, KeyError, RuntimeError, RecursionError) as error:
-        first = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ValueError(f"{path} describes its network in a way that cannot be read here: {first}") from None
+        words = f"{path} describes its network in a way that cannot be read here: {first_line(error)}"
+        raise ValueError(words) from None
     return found
 
 

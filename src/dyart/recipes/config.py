@@ -63,7 +63,7 @@ class Data:
     auxiliary_fraction: float = 0.7
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Check the ranges of the values."""
         self.root, self.auxiliary = _place(self.root), _place(self.auxiliary)
         self.auxiliary_labels = _place(self.auxiliary_labels)
         _at_least("data.limit", self.limit, 1)
@@ -96,7 +96,7 @@ class Model:
     bn_momentum: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Check the ranges of the values."""
         if self.bn_momentum is not None and not 0 < self.bn_momentum <= 1:
             raise ValueError(f"model.bn_momentum must be above 0 and at most 1, got {self.bn_momentum}")
 
@@ -135,7 +135,7 @@ class Optim:
     burn_in_clip: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Check the ranges of the values."""
         _positive("optim.lr", self.lr)
         _positive("optim.clip", self.clip)
         _positive("optim.burn_in_lr", self.burn_in_lr)
@@ -170,12 +170,13 @@ class Train:
         strategy: of several processes: ddp, a whole network in each; fsdp is refused, with the reason.
         sync_batchnorm: BatchNorm with the statistics of the whole batch; false: of every process's own share.
         checkpoint_every: epochs between checkpoints.
-        keep: checkpoints kept beside the best; from 2 on, a damaged one can be done without.
+        keep: so many of the newest checkpoints are kept, and the best in any case; from 2 on, a damaged one can be done
+            without.
         log_every: steps between two lines of metrics.jsonl.
         skip_bad_batches: leave out a batch whose loss or gradient is not finite, and count it (skipped_steps), instead
             of stopping there; 20 in a row stop.
         early_stop: end after so many epochs without a better validation; None: never.
-        loggers: beside metrics.jsonl; wandb and mlflow need their packages.
+        loggers: in addition to metrics.jsonl; wandb and mlflow need their packages.
     """
 
     epochs: int = 30
@@ -200,7 +201,7 @@ class Train:
     loggers: list[Logger] = field(default_factory=lambda: ["csv", "tensorboard"])
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Check the ranges of the values."""
         self.burn_in_from = _place(self.burn_in_from)
         for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "keep", "log_every", "early_stop"):
             _at_least(f"train.{name}", getattr(self, name), 1)
@@ -248,7 +249,7 @@ class Eval:
     attack: Attack = "pgd"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Check the ranges of the values."""
         _positive("eval.radius", self.radius)
         for name in ("steps", "every"):
             _at_least(f"eval.{name}", getattr(self, name), 1)
@@ -281,7 +282,7 @@ class Monitor:
     steps: int = 20
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Check the ranges of the values."""
         for name, least in (("every", 1), ("examples", 1), ("steps", 2)):
             _at_least(f"monitor.{name}", getattr(self, name), least)
         _positive("monitor.radius", self.radius)

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 NOT_IN_RECIPES = {"search_model", "cost", "bounds"}
 
 
-def build_parser(method: str, prog: str = "dyart train") -> "ArgumentParser":
+def build_parser(method: str) -> "ArgumentParser":
     """Return a parser that knows every key of a configuration with this method, its type, default and meaning."""
     from jsonargparse import ArgumentParser
     from jsonargparse.typing import register_type
 
     register_type(Radius, str, Radius, fail_already_registered=False)
-    parser = ArgumentParser(prog=prog, exit_on_error=False)
+    parser = ArgumentParser(prog="dyart train", exit_on_error=False)
     _add_fields(parser, "", Config, skip={"method", *SECTIONS})
     for section, cls in SECTIONS.items():
         _add_fields(parser, f"{section}.", cls)
