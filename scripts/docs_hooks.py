@@ -22,6 +22,11 @@ ROOT = Path(__file__).parents[1]
 SHOWN = ("benchmarks/results", "results", "results/paper")
 KINDS = {".csv", ".json", ".png"}
 COMMANDS = "<!-- commands -->"
+# In a table, what is not to be broken over two lines: a number and its deviation, the two ends of an interval.
+TOGETHER = re.compile(r"(?<=\d) ± (?=\d)|(?<=\d), (?=[+-]?[\d.]+\])")
+# Where a name in a cell may be broken: after a slash, an underscore or colons, and nowhere else (docs/extra.css).
+CELL, NAME = re.compile(r"<td.*?</td>", re.DOTALL), re.compile(r"(?<=<code>)[^<]*(?=</code>)")
+JOINT = re.compile(r"(?<=[/_:])(?=\w)")
 OUTSIDE = re.compile(r"\]\(((?:\.\./)+(?:benchmarks/results|results)/[\w./-]+\.(?:csv|json|png))\)")
 
 
@@ -44,10 +49,24 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links that leave docs/ for the repository's results into links to their copies; insert help texts."""
+    """Turn links that leave docs/ for the repository's results into links to their copies; insert help texts; keep
+    numbers of tables together.
+    """
     if COMMANDS in markdown:
         markdown = markdown.replace(COMMANDS, help_texts())
+    lines = markdown.splitlines()
+    markdown = "\n".join(unbroken(line) if line.startswith("| ") else line for line in lines) + "\n"
     return OUTSIDE.sub(lambda link: f"]({link[1].removeprefix('../')})", markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let long names in the cells of tables be broken between their words."""
+    return CELL.sub(lambda cell: NAME.sub(lambda name: JOINT.sub("<wbr>", name[0]), cell[0]), html)
+
+
+def unbroken(row: str) -> str:
+    """Return a table's row with non-breaking spaces within its numbers."""
+    return TOGETHER.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), row)
 
 
 def page_of(notebook: dict[str, Any], name: str) -> tuple[str, dict[str, bytes]]:

@@ -5,7 +5,7 @@
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->` in any page of docs/ (or README.md); NAME is that of a
 function here, in published_tables.py, class_tables.py, sensitivity_tables.py, trial_tables.py, target_tables.py,
-dynamics_tables.py or evaluation_tables.py (docs/results), in savings_tables.py (the guide about speed) or in
+dynamics_tables.py or evaluation_tables.py (docs/results), in savings_tables.py (the pages about speed) or in
 headline_table.py (the README).
 Sentences can have numbers, too: `<!-- number: NAME -->...<!-- end -->`.
 """

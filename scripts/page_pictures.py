@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "tests" / "browser"))
 from chromium import Chromium  # noqa: E402
 
 # By file: part of the page, and its height in the picture.
-PICTURES = {"report-dynamics": ("scatter", 540), "report-gallery": ("gallery", 460)}
+PICTURES = {"report-dynamics": ("scatter", 600), "report-gallery": ("gallery", 460)}
 WIDTH, HEIGHT, BORDER = 1180, 900, 12
 COLOURS = 128
 # An example in the middle of the picture is chosen with the slider, as a person would.

@@ -90,14 +90,24 @@ def methods(name: str) -> str:
     for row, runs in group.rows.items():
         records = found[row]
         if not records:
-            lines.append([runs[0].label, f"0 of {len(runs)}", NOT_YET, *[""] * 10])
+            lines.append([runs[0].label, f"0 of {len(runs)}", NOT_YET, *[""] * len(columns)])
             continue
         accuracies = [cell(values_of(records, column), row == best[column]) for column in columns]
         last = cell(values_of(records, group.radius, which="last"))
         seeds = str(len(records)) if len(records) == len(runs) else f"{len(records)} of {len(runs)}"
-        lines.append([runs[0].label, seeds, *accuracies, last, *effort(records), links(records)])
-    head = ["", "seeds", "clean, %", *group.radii, f"{group.radius}, last", *EFFORT, "JSON"]
+        lines.append([runs[0].label, seeds, *accuracies, last])
+    head = ["", "seeds", "clean, %", *group.radii, f"{group.radius}, last"]
     return grid_of_runs("Accuracies", head, lines)
+
+
+def efforts(name: str) -> str:
+    """Return epochs, seconds and files of all rows of a group."""
+    found = {runs[0].label: records_of(runs) for runs in groups()[name].rows.values()}
+    lines = [
+        [label, *effort(records), links(records)] if records else [label, NOT_YET, "", "", ""]
+        for label, records in found.items()
+    ]
+    return grid_of_runs("Epochs and seconds", ["", *EFFORT, "JSON, seed"], lines)
 
 
 def _best(found: Records, column: str) -> str | None:
@@ -379,6 +389,7 @@ def makers() -> dict[str, Callable[[], str]]:
         if group.axes or group.runs[0].target:  # sensitivity_tables.py, target_tables.py
             continue
         made[f"runs-{name}"] = partial(methods, name)
+        made[f"efforts-{name}"] = partial(efforts, name)
         made[f"winners-{name}"] = partial(winners, name)
         made[f"differences-{name}"] = partial(differences, name)
         made[f"held-out-{name}"] = partial(held_out, name)

@@ -58,6 +58,11 @@ def plain_search() -> str:
     return f"{search['mean_over_best']:.2f} and {search['conditions_ab']:.0%}"
 
 
+def trained_across() -> str:
+    """Return how many points of the search as a training runs it are across the boundary in plain float32."""
+    return f"{_search_of_steps(', as trained')['holds_in_fp32']:.0%}"
+
+
 def released() -> str:
     """Return steps and their search beside those of the authors' code."""
     theirs = json.loads((ROOT / "results" / "paper" / "stated.json").read_text(encoding="utf-8"))["released_code"]
@@ -134,6 +139,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "precision": precision,
     "kl-precision": kl_precision,
     "plain-search": plain_search,
+    "trained-across": trained_across,
     "released": released,
     "steps-cpu": cpu_steps,
     "steps-cpu-range": cpu_range,
