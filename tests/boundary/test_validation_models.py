@@ -67,7 +67,6 @@ def test_bad_logits_are_refused_before_any_gradient(call, change, words):
         (lambda z: (z, z), "tuple"),
         (lambda z: [z], "list"),
         (lambda z: {"logits": z}, "dict"),
-        (lambda z: z.detach().numpy(), "ndarray"),
         (lambda z: SimpleNamespace(logits=None), "SimpleNamespace"),
         (lambda z: None, "NoneType"),
     ],
@@ -245,3 +244,10 @@ def test_batches_are_searched_one_by_one():
         dyart.closest_boundary_points(lambda x: x, [[0.1, 0.2]])
     with pytest.raises(TypeError, match="for tokens their embeddings"):
         dyart.closest_boundary_points(lambda x: x, torch.tensor([[3, 4]]))
+
+
+@both
+def test_a_model_that_returns_numpy_is_told_that_no_gradient_goes_through_it(call):
+    model = Counting(lambda z: z.detach().numpy())
+    with pytest.raises(TypeError, match=r"array of numpy, through which no gradient goes: let it return the tensor"):
+        call(model, examples(), classes())

@@ -147,6 +147,22 @@ def test_a_loss_without_metrics_is_explained(capsys, tmp_path, monkeypatch, name
     assert expected in err
 
 
+@pytest.mark.parametrize(("moved", "said"), [("batch.inputs + 2", True), ("batch.inputs / 2", False)])
+def test_points_outside_the_bounds_are_told(capsys, tmp_path, monkeypatch, moved, said):
+    (tmp_path / f"points_{said}.py").write_text(
+        "import torch.nn.functional as F\n"
+        "from dyart.methods.at import AT\n"
+        "class Own(AT):\n"
+        "    def craft(self, model, batch):\n"
+        f"        return {moved}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY, "--method.name", f"points_{said}:Own", "--out", "run", "--quiet"]
+    status, out, err = run(capsys, "train", "fashion-mini-cnn-at", *words)
+    assert status == 0, err
+    assert out.count("outside its bounds: if that is not meant, clip them") == said
+
+
 def test_unknown_arguments_are_refused(capsys):
     with pytest.raises(SystemExit) as leave:
         main(["recipes", "--optim.lr", "3"])

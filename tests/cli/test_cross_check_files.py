@@ -82,7 +82,7 @@ def test_a_second_opinion_on_more_examples_stays(search):
     status, out, _ = search(20)
     assert status == 0
     assert (examples("margins-apgd.csv"), examples("margins-linf-20-apgd.csv")) == (30, 20)
-    assert "margins.csv is of more examples or of something else" in out
+    assert "margins.csv is of more or other examples" in out
     Path("margins.csv").unlink()
     Path("margins.json").unlink()
     _, out, _ = search(20)

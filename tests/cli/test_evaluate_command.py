@@ -117,6 +117,32 @@ def test_the_same_command_has_one_record_and_another_one_of_its_own(capsys, tmp_
     assert radii == {name: ["0.01"], f"{name}-pgd": ["0.02"], f"{name}-pgd-2": ["0.03"]}
 
 
+@pytest.mark.parametrize("again", ["0.02,0.01", "0.01,0.02,0.02", "1e-2,0.020"])
+def test_radii_in_another_order_or_spelling_are_the_same(capsys, tmp_path, monkeypatch, again):
+    monkeypatch.chdir(tmp_path)
+    torch.save(build("mlp", 3, (2,), seed=0).state_dict(), "w.pt")
+    words = [
+        "evaluate",
+        "--model",
+        "mlp",
+        "--weights",
+        "w.pt",
+        "--data",
+        "three-blobs",
+        "--count",
+        30,
+        "--device",
+        "cpu",
+    ]
+    words += ["--attack", "pgd"]
+    assert run(capsys, *words, "--radii", "0.01,0.02")[0] == 0
+    for more in ([], ["--out", "evaluation-w-30"]):
+        status, out, _ = run(capsys, *words, "--radii", again, *more)
+        assert status == 0
+        assert "it was finished before, and nothing was attacked again" in out
+    assert [place.name for place in tmp_path.glob("evaluation*")] == ["evaluation-w-30"]
+
+
 def test_a_more_thorough_attack_on_the_same_examples_goes_on_in_their_folder(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save(build("mlp", 3, (2,), seed=0).state_dict(), "w.pt")

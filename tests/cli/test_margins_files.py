@@ -8,6 +8,8 @@ import torch
 from cli_cases import run
 from margins_cases import rows, words_there
 
+OTHER = "of more or other examples, of a longer search or of something else"
+
 
 @pytest.fixture
 def linear(tmp_path, monkeypatch):
@@ -22,7 +24,7 @@ def test_other_weights_in_a_file_of_the_same_name_have_a_file_of_their_own(capsy
     torch.save({name: 2 * tensor for name, tensor in weights.items()}, "w.pt")
     status, out, _ = run(capsys, *linear, "--steps", "5")
     assert status == 0
-    assert "margins.csv is of more examples or of something else, and stays as it is" in out
+    assert f"margins.csv is {OTHER}, and stays as it is" in out
     assert Path("margins.csv").read_bytes() == first
 
 
@@ -33,7 +35,7 @@ def test_a_record_of_more_examples_or_of_something_else_is_not_replaced(capsys, 
     _, out, _ = run(capsys, *linear, *quick, "--count", "20")
     assert Path("margins.csv").read_text() == whole
     assert len(rows("margins-linf-20.csv")) == 20
-    assert "margins.csv is of more examples or of something else, and stays" in out
+    assert f"margins.csv is {OTHER}, and stays" in out
     _, out, _ = run(capsys, *linear, *quick, "--count", "40", "--norm", "l2")
     assert Path("margins.csv").read_text() == whole
     assert json.loads(Path("margins-l2-40.json").read_text())["settings"]["norm"] == "l2"
@@ -42,6 +44,34 @@ def test_a_record_of_more_examples_or_of_something_else_is_not_replaced(capsys, 
     assert "stays" not in out
     _, out, _ = run(capsys, *linear, *quick, "--count", "20", "--out", "margins.csv")
     assert len(rows()) == 20, "where --out says so"
+
+
+@pytest.mark.parametrize(
+    "less", [["--steps", "4"], ["--restarts", "1"], ["--seed", "3"], ["--solver", "apgd"]], ids=lambda less: less[0]
+)
+def test_a_longer_search_or_one_of_other_examples_is_not_replaced(capsys, linear, less):
+    words = [*linear, "--count", "20", "--steps", "6", "--restarts", "2"]
+    assert run(capsys, *words)[0] == 0
+    first = Path("margins.csv").read_bytes()
+    out = run(capsys, *words, *less)[1]
+    assert f"margins.csv is {OTHER}, and stays" in out
+    assert Path("margins.csv").read_bytes() == first
+    assert len(rows("margins-linf-20.csv")) == 20
+    assert "stays" not in run(capsys, *words, "--steps", "8")[1], "a longer one takes its place"
+    assert Path("margins.csv").read_bytes() != first
+
+
+def test_all_examples_are_among_them_whatever_the_seed(capsys, linear):
+    assert run(capsys, *linear, "--steps", "5", "--count", "20", "--seed", "3")[0] == 0
+    assert "stays" not in run(capsys, *linear, "--steps", "5")[1]
+
+
+def test_a_refused_search_replaces_nothing(capsys, linear):
+    assert run(capsys, *linear, "--steps", "5", "--count", "20", "--out", "here.csv")[0] == 0
+    status, out, err = run(capsys, *linear, "--steps", "5", "--count", "20", "--out", "here.csv", "--radii", "8")
+    assert status == 2
+    assert "the radius 8 is as large as the box" in err
+    assert "will be replaced" not in out
 
 
 def test_a_csv_without_its_settings_is_judged_by_its_length(capsys, linear):

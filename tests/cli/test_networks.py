@@ -58,6 +58,9 @@ def zoo(monkeypatch):
     def own(classes, shape):
         return nn.Linear(shape[0], classes)
 
+    def fixed():
+        return nn.Linear(2, 3)
+
     def picky(depth, classes=2):
         raise ValueError(f"depth must be 8, 14 or 20, not {depth}")
 
@@ -71,7 +74,7 @@ def zoo(monkeypatch):
         return nn.Sequential(nn.LazyLinear(width), nn.Linear(width, classes))
 
     module.create_model, module.Auto, module.own, module.lazy = create_model, Auto, own, lazy
-    module.picky, module.offline, module.huge = picky, offline, huge
+    module.picky, module.offline, module.huge, module.fixed = picky, offline, huge, fixed
     module.greedy = lambda **kwargs: create_model("x", **kwargs)
     monkeypatch.setitem(__import__("sys").modules, "zoo", module)
     return module
@@ -384,3 +387,13 @@ def test_named_examples_are_those_of_their_places():
     x, y, rows = named_examples(data, 30, 1, CPU)
     assert np.array_equal(y.numpy(), data.test.labels[rows])
     assert torch.equal((x * 255).round().to(torch.uint8), torch.from_numpy(np.array(data.test.images[rows])))
+
+
+@pytest.mark.parametrize("factory", ["fixed", "own"])
+def test_labels_that_count_from_one_are_told_so(tmp_path, zoo, factory):
+    torch.save({"weight": torch.ones(3, 2), "bias": torch.zeros(3)}, tmp_path / "w.pt")
+    arrays = {"test_images": np.random.RandomState(0).rand(6, 2), "test_labels": np.arange(6) % 3 + 1}
+    np.savez(tmp_path / "from_one.npz", **arrays)
+    words = ["--model", f"zoo:{factory}", "--weights", tmp_path / "w.pt", "--data", tmp_path / "from_one.npz"]
+    with pytest.raises(RunError, match="no example has the label 0: if the labels count from 1, subtract 1"):
+        named_network(options(*words))

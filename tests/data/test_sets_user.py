@@ -311,7 +311,7 @@ def test_bad_arrays_are_described(tmp_path, change, words):
 
 
 def test_missing_arrays_are_named(tmp_path):
-    with pytest.raises(DataError, match="has the arrays pixels; needed are train_images"):
+    with pytest.raises(DataError, match="has the arrays 'pixels'; needed are train_images"):
         load(str(npz(tmp_path, pixels=np.zeros(3))))
     arrays = four()
     del arrays["test_labels"]

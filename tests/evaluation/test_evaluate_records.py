@@ -6,11 +6,13 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from evaluate_cases import Mlp, examples, short
 
 import dyart
 from dyart.evaluation.intervals import wilson
 from dyart.evaluation.records import write_records
+from dyart.evaluation.settings import named_radii
 
 RADII = ["2/255", 8 / 255, "0.1"]
 
@@ -127,3 +129,9 @@ def test_radii_keep_their_names_and_come_in_order():
     assert [str(radius) for radius in result.robust_accuracy] == ["2/255", "4/255", "0.1", "0.2"]
     shares = list(result.robust_accuracy.values())
     assert shares == sorted(shares, reverse=True)
+
+
+@pytest.mark.parametrize("kind", [np.float32, lambda radius: torch.tensor(radius, dtype=torch.float32)])
+def test_radii_in_single_precision_are_named_as_they_were_written(kind):
+    names = [str(radius) for radius in named_radii([kind(value) for value in (8 / 255, 0.05, 0.2, 1 / 7)])]
+    assert names == ["8/255", "0.05", "0.14285715", "0.2"]

@@ -84,6 +84,12 @@ def test_labels_outside_the_classes_are_fatal_even_if_a_sample_would_miss_them()
     only(found(x=x, y=y), "labels", True, "the first is 5 at 3999", "5 logits")
 
 
+def test_labels_that_count_from_one_are_told_so():
+    y = torch.arange(len(Y)) % 5
+    only(found(y=y + 1), "labels", True, "if the labels count from 1, subtract 1")
+    assert "subtract" not in found(y=2 * y)["labels"].message
+
+
 @pytest.mark.parametrize(
     "y", [Y.float(), Y[:10], Y[:, None], nn.functional.one_hot(Y)], ids=["float", "few", "2d", "hot"]
 )
@@ -127,14 +133,32 @@ def test_a_one_logit_model_is_told_how_to_be_wrapped():
         (lambda x: linear(x) * torch.nan, "outputs", True, "100%"),
         (lambda x: torch.ones(len(x), 5) + 0 * x.sum(), "constant outputs", True, "same for 200"),
         (lambda x: (linear(x), None), "outputs", True, "tuple"),
+        (lambda x: linear(x).detach().numpy(), "outputs", True, "return the tensor itself"),
+        (lambda x: linear(x).index_fill(1, torch.tensor([1]), -torch.inf), "outputs", True, "a logit of -inf (1), of"),
         (lambda x: linear(x)[:-1], "outputs", True, "rows"),
         (lambda x: x @ torch.ones(7, 5), "outputs", True, "fails on inputs of shape 6"),
         (lambda x: linear(x.sub_(0.5)), "outputs", True, "changes its inputs in place"),
     ],
-    ids=["probabilities", "log-probabilities", "sigmoid", "nan", "constant", "tuple", "rows", "shape", "in place"],
+    ids=[
+        *("probabilities", "log-probabilities", "sigmoid", "nan", "constant", "tuple", "numpy", "masked", "rows"),
+        *("shape", "in place"),
+    ],
 )
 def test_outputs_that_are_no_logits(model, kind, fatal, word):
     only(found(model, X.clone()), kind, fatal, word)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given", "words"),
+    [
+        (torch.float32, torch.float64, "pass inputs.to(torch.float32)"),
+        (torch.float64, torch.float32, "pass inputs.to(torch.float64)"),
+        (torch.bfloat16, torch.float32, "pass model.float()"),
+    ],
+)
+def test_a_model_of_another_dtype_is_told_so(dtype, given, words):
+    model = nn.Linear(6, 5).to(dtype)
+    only(found(model, X.to(given)), "outputs", True, words)
 
 
 def test_train_mode_is_said_where_it_matters():

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +19,11 @@ _RECURRENT = (nn.RNN.forward, nn.LSTM.forward, nn.GRU.forward)
 def logits_of(output: object) -> Tensor:
     """Return the logits in a model's output: the tensor itself, or its ``.logits`` (Hugging Face)."""
     logits = getattr(output, "logits", output)
+    if isinstance(output, np.ndarray):
+        raise TypeError(
+            "the model returned an array of numpy, through which no gradient goes: let it return the tensor itself, "
+            "without .detach() and .numpy()"
+        )
     if not isinstance(logits, Tensor):
         part = "0"
         if isinstance(output, Mapping):

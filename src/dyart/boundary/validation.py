@@ -265,9 +265,9 @@ def first_logits(model: Model, inputs: Tensor) -> Tensor:
         with torch.no_grad():
             logits = logits_of(model(inputs))
     except RuntimeError as error:
-        hint = _mismatch(model, inputs) or _single(model, inputs)
+        hint = mismatch(model, inputs) or _single(model, inputs)
         if hint is not None:
-            error.add_note(hint)
+            error.add_note(f"dyart: {hint}")
         raise
     if version_of(inputs) != before:
         raise ValueError(IN_PLACE)
@@ -286,20 +286,20 @@ def _single(model: Model, inputs: Tensor) -> str | None:
             alone = logits_of(model(inputs[None]))
     except Exception:  # whatever goes wrong here, too: then it is not that
         return None
-    words = f"dyart: inputs of shape {tuple(inputs.shape)} are one example to this model: pass inputs[None]"
+    words = f"inputs of shape {tuple(inputs.shape)} are one example to this model: pass inputs[None]"
     return words if alone.ndim == 2 and len(alone) == 1 else None
 
 
-def _mismatch(model: Model, inputs: Tensor) -> str | None:
+def mismatch(model: Model, inputs: Tensor) -> str | None:
     """Say where the model's parameters and the inputs differ in device or dtype."""
     parameters = model.parameters() if isinstance(model, nn.Module) else ()
     parameter = next((p for p in parameters if p.is_floating_point()), None)
     if parameter is None:
         return None
     if parameter.device != inputs.device:
-        return f"dyart: the model is on {parameter.device}, the inputs are on {inputs.device}; move one of them"
-    if parameter.dtype != inputs.dtype:
-        return (
-            f"dyart: the model is {parameter.dtype}, the inputs are {inputs.dtype}; pass inputs.to({parameter.dtype})"
-        )
-    return None
+        return f"the model is on {parameter.device}, the inputs are on {inputs.device}; move one of them"
+    if parameter.dtype == inputs.dtype:
+        return None
+    # A model in half precision is measured in single.
+    todo = "model.float()" if parameter.dtype.itemsize < inputs.dtype.itemsize == 4 else f"inputs.to({parameter.dtype})"
+    return f"the model is {parameter.dtype}, the inputs are {inputs.dtype}; pass {todo}"

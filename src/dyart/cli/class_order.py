@@ -53,16 +53,28 @@ def tell_order(data: DataSet, outputs: int, words: str) -> None:
         )
 
 
+def labels_from_one(data: DataSet) -> str:
+    """Return what to do about a set without an example of class 0; "" for all others."""
+    parts = [part.labels for part in (data.train, data.test) if len(part)]
+    if data.numbered_by or not parts or min(int(labels.min()) for labels in parts) != 1:
+        return ""
+    return "no example has the label 0: if the labels count from 1, subtract 1"
+
+
 def advice_on_classes(
     data: DataSet, taken: Collection[str] = (), given: Collection[str] = ()
 ) -> Callable[[int], str] | None:
-    """Return what says how to make a network for more classes than a test part alone shows; None for other sets.
+    """Return what says why a network may have another number of classes than a set; None where nothing is known.
+
+    A test part alone need not show every class, and labels may count from 1.
 
     Args:
         data: the set.
         taken: arguments that the network's factory takes.
         given: those of them that the user gave.
     """
+    if from_one := labels_from_one(data):
+        return lambda outputs: f"; {from_one}" if outputs == len(data.classes) - 1 else ""
     if len(data.train):
         return None
     name = next((name for name in ("classes", "num_classes") if name in taken), None)

@@ -17,6 +17,7 @@ from dyart.engine.stored import checkpoint_of, read_config
 from dyart.evaluation.evaluate import RADII, evaluate
 from dyart.evaluation.examples import Examples, data_digest, model_digest
 from dyart.evaluation.records import EXAMPLES, FILE
+from dyart.evaluation.settings import named_radii
 
 WITHOUT_SEARCH = ("clean", "pgd")
 
@@ -105,7 +106,7 @@ def _asked(options: argparse.Namespace, data: DataSet, examples: int, radii: lis
         "data": data.name,
         "examples": examples,
         "attack": options.attack,
-        "radii": [str(radius) for radius in radii],
+        "radii": [str(radius) for radius in named_radii(radii)],
         "norm": norm,
         "strict": options.strict,
         "seed": options.seed,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dyart.boundary.model import evaluation_mode, logits_of, unchanged
-from dyart.cli.class_order import advice_on_classes, tell_order
+from dyart.cli.class_order import advice_on_classes, labels_from_one, tell_order
 from dyart.data import DataSet, load
 from dyart.data.loader import as_tensors
 from dyart.data.ranks import align
@@ -317,9 +317,10 @@ def _try_out(model: nn.Module, data: DataSet, device: torch.device, words: str) 
     known, outputs = len(data.classes), logits.shape[1]
     # A test part alone need not show every class.
     if outputs != known and not (len(data.train) == 0 and outputs > known):
+        todo = labels_from_one(data) if outputs == known - 1 else ""
         raise RunError(
-            f"{words} gives {outputs} logits, {data.name} has {known} classes: choose the "
-            "network or the data that belongs to the other"
+            f"{words} gives {outputs} logits, {data.name} has {known} classes: "
+            f"{todo or 'choose the network or the data that belongs to the other'}"
         )
     tell_order(data, outputs, words)
 

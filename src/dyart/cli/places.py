@@ -1,19 +1,26 @@
 """Where a command's records go where no ``--out`` says so: none is lost to one of something else, or of less."""
 
 import argparse
+import math
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from dyart.attacks.radius import Radius
 from dyart.engine.files import read_object
 from dyart.evaluation.records import FILE as EVALUATION
 from dyart.evaluation.tiers import ATTACKS
 
 # Of a search's settings, what its margins are margins of.
-QUESTION = ("run_or_checkpoint", "model", "model_args", "weights", "network", "mean", "std", "norm", "boundary")
+QUESTION = (
+    *("run_or_checkpoint", "model", "model_args", "weights", "network", "mean", "std"),
+    *("norm", "boundary", "solver"),
+)
+# The more of these, the closer the points.
+EFFORT = ("steps", "restarts")
 
 # How the CSV file of a search begins, and what its JSON has.
 HEAD, PARTS = "index,label,rival,correct,inside,", {"settings", "summary"}
@@ -64,7 +71,7 @@ def evaluation_folder(
     beside = (run or Path()) / "-".join(["evaluation", *words, options.attack])
     for place in _numbered(base, beside):
         stored = read_object(place / EVALUATION)
-        if stored is None or stored.get("asked") == asked or _makes_room(stored, asked):
+        if stored is None or same_request(stored.get("asked"), asked) or _makes_room(stored, asked):
             break
         if place == run and _outdone(stored, asked):  # of other weights, too: a run has one best epoch
             break
@@ -102,7 +109,7 @@ def check_free(folder: Path, asked: Record) -> None:
         ValueError: it does; the message says what to do.
     """
     stored = read_object(folder / EVALUATION)
-    if stored is None or stored.get("asked") == asked:
+    if stored is None or same_request(stored.get("asked"), asked):
         return
     if not _makes_room(stored, asked):
         raise ValueError(
@@ -112,6 +119,9 @@ def check_free(folder: Path, asked: Record) -> None:
 
 def margins_path(folder: Path, data: str, examples: int, options: argparse.Namespace) -> tuple[Path, str]:
     """Return the CSV file of a search, and words where it is not ``margins.csv``: one of more, or of other, is there.
+
+    A search makes room for one of the same network and data that is at least as long, by the same solver, and that has
+    its examples among its own.
 
     Args:
         folder: for the file.
@@ -134,19 +144,24 @@ def _stays(path: Path, data: str, examples: int, options: argparse.Namespace) ->
     if strange := foreign(path):
         return f"{strange} is not of a search", ""
     if path.is_file() and not _outgrown(path, data, examples, options):
-        return f"{path} is of more examples or of something else", " (--out would replace it)"
+        words = f"{path} is of more or other examples, of a longer search or of something else"
+        return words, " (--out would replace it)"
     second = second_stays(path, options.cross_check, examples)
     return (second, "") if second else None
 
 
 def _outgrown(path: Path, data: str, examples: int, options: argparse.Namespace) -> bool:
-    """Say whether a search's file is of the same question, and of as many examples at most."""
+    """Say whether a search's file is of the same question, of no other examples, and of no longer search."""
     stored = read_object(path.with_suffix(".json"))
     if stored is None:  # without settings, only its length can be told
         return examples >= _lines(path)
     settings = stored.get("settings", {})
     same = all(settings.get(name) == _plain(getattr(options, name)) for name in QUESTION)
-    return bool(same and stored.get("data") == data and examples >= stored.get("summary", {}).get("examples", 0))
+    longer = all(getattr(options, name) >= settings.get(name, 0) for name in EFFORT)
+    # Fewer than all are drawn by the seed: the first of the same draw.
+    whole = examples >= stored.get("drawn_from", math.inf)
+    among = examples >= stored.get("summary", {}).get("examples", 0) and (whole or settings.get("seed") == options.seed)
+    return bool(same and longer and among and stored.get("data") == data)
 
 
 def second_path(path: Path, solver: str) -> Path:
@@ -235,11 +250,22 @@ def _outdone(stored: Record, asked: Record) -> bool:
     tier, old = stored.get("tier"), stored.get("asked") or {}
     if stored.get("data") != asked["data"] or stored.get("norm", asked["norm"]) != asked["norm"]:
         return False
-    if not set(stored.get("robust", ())) <= set(asked["radii"]):
+    if not _sizes(stored.get("robust", ())) <= _sizes(asked["radii"]):
         return False
     if tier not in ATTACKS or old.get("network", asked["network"]) != asked["network"]:
         return True
     return ATTACKS.index(tier) < ATTACKS.index(asked["attack"])  # they are listed from quick to thorough
+
+
+def same_request(stored: object, asked: Record) -> bool:
+    """Say whether two commands ask for the same; radii count as numbers, in any order."""
+    if not isinstance(stored, dict):
+        return False
+    return stored | {"radii": _sizes(stored.get("radii", ()))} == asked | {"radii": _sizes(asked["radii"])}
+
+
+def _sizes(radii: Iterable[str]) -> set[float]:
+    return {float(Radius(radius)) for radius in radii}
 
 
 def _plain(value: object) -> object:

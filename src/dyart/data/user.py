@@ -105,8 +105,8 @@ def read_arrays(arrays: Mapping[str, Array], where: str) -> Raw:
         return _test_alone(test_images, test_labels, names, unused, where)
     if images is None or labels is None:
         raise DataError(
-            f"{where} has the arrays {', '.join(arrays) or '(none)'}; needed are {', '.join(ARRAYS)}, or images and "
-            "labels"
+            f"{where} has the arrays {', '.join(map(repr, arrays)) or '(none)'}; needed are {', '.join(ARRAYS)}, or "
+            "images and labels"
         )
     train_images, train_labels = as_images(images, f"{where} (training images)"), _flat(labels, where)
     notes = scale_notes(train_images) + unused

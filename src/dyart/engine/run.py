@@ -36,6 +36,7 @@ from dyart.engine.stored import (
     RunError,
     averaged_weights,
     checkpoint_of,
+    copied_config,
     load_weights,
     read_config,
     run_folder,
@@ -264,12 +265,16 @@ def _built(config: Config, data: DataSet) -> nn.Module:
 def _check_folder(folder: Path, resume: bool) -> None:
     """See that the folder is free, or holds the run to resume. Writes nothing."""
     try:
-        exists = (folder / CONFIG).is_file()
+        exists, checkpoint = (folder / CONFIG).is_file(), (folder / store.MANIFEST).is_file()
     except OSError as error:
         remedy = "make it readable" if resume else "choose another folder with --out"
         raise RunError(f"cannot read {folder}: {error.strerror}; {remedy}") from error
+    if checkpoint:
+        raise RunError(f"{folder} is a checkpoint; a training goes on in the folder of its run, {folder.parent.parent}")
     if resume and not exists:
-        raise RunError(f"nothing to resume in {folder}: it has no {CONFIG}")
+        copy = copied_config(folder)
+        remedy = f"; its checkpoints have a copy: cp {copy} {folder / CONFIG}" if copy else ""
+        raise RunError(f"nothing to resume in {folder}: it has no {CONFIG}{remedy}")
     if exists and not resume:
         if not (folder / "checkpoints").is_dir():
             raise RunError(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dyart.boundary.messages import first_line
+from dyart.boundary.validation import as_bounds, beyond_bounds
 from dyart.data.loader import Batch
 from dyart.engine.capture import Captured, CaptureError, Pool
 from dyart.engine.fabric import Fabric
@@ -47,6 +48,7 @@ class Stepper:
         self.whole = capture and accumulate == 1 and not (perturbs(method) and fabric.world_size > 1)
         self.parameters = [parameter for parameter in views.model.parameters() if parameter.requires_grad]
         self.stage: Hashable = object()  # equal to no method's
+        self.looked = False
         self.pool, self.recorded = Pool(), dict[Hashable, tuple[Callable[[Batch], Any], Callable[[Batch], Work]]]()
         self.advance(0.0)
 
@@ -95,6 +97,7 @@ class Stepper:
         summed: Metrics = {}
         for part in parts:
             crafted = self.craft(part)
+            self._look(part, crafted)
             with ExitStack() as moved:
                 with self.fabric.autocast():
                     moved.enter_context(self.method.perturbed(self.views.model, self.views.update, part, crafted))
@@ -110,6 +113,23 @@ class Stepper:
             total = loss.detach() if total is None else total + loss.detach()
         assert total is not None
         return total, summed, [parameter.grad for parameter in self.parameters]
+
+    def _look(self, batch: Batch, crafted: object) -> None:
+        """Say at the first step, before anything is recorded, if points are crafted where inputs cannot be."""
+        if self.looked or self.method.bounds is None:
+            return
+        self.looked = True
+        points = crafted[0] if isinstance(crafted, tuple) and crafted else crafted
+        if not isinstance(points, Tensor) or points.shape != batch.inputs.shape or not points.is_floating_point():
+            return
+        lower, upper = as_bounds(self.method.bounds, batch.inputs)
+        assert lower is not None
+        assert upper is not None
+        if beyond := beyond_bounds(points.detach().to(batch.inputs), lower, upper):
+            self.fabric.print(
+                f"the method {self.method.name!r} crafts points up to {beyond:g} outside its bounds: if that is not "
+                "meant, clip them"
+            )
 
     def _check(self, loss: Tensor, metrics: Metrics) -> None:
         if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):

@@ -93,7 +93,9 @@ def run_folder(place: Path) -> Path:
     """Return the folder of the run that a path names: itself, or the one that its checkpoint lies in."""
     folder = checkpoint_of(place).parent.parent
     if not (folder / CONFIG).is_file():
-        raise RunError(f"{place}: no {CONFIG} in {folder}; a checkpoint is read inside its run's folder")
+        copy = copied_config(folder)
+        remedy = f": cp {copy} {folder / CONFIG}" if copy else "; a checkpoint is read inside its run's folder"
+        raise RunError(f"{place}: no {CONFIG} in {folder}{remedy}")
     return folder
 
 

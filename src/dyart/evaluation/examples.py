@@ -53,7 +53,7 @@ class Examples:
             raise TypeError(f"labels must be a tensor or array of integers, got {type(labels).__name__}")
         self.inputs, self.device = inputs, _device(inputs, device, model)
         given = labels.detach().cpu() if isinstance(labels, Tensor) else torch.from_numpy(np.array(labels))
-        check_labels(given, torch.empty(len(inputs)))
+        check_labels(given, torch.empty(()).expand(tuple(inputs.shape)))
         self.index: Rows = np.arange(len(inputs)) if index is None else _places(index)
         if len(self.index) == 0:
             raise ValueError(f"there are no examples to evaluate: {'inputs' if index is None else 'index'} is empty")

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from dyart.boundary.messages import first_line
 from dyart.boundary.model import Model, logits_of
 from dyart.boundary.repeats import change
-from dyart.boundary.validation import IN_PLACE, version_of
+from dyart.boundary.validation import IN_PLACE, mismatch, version_of
 from dyart.evaluation.findings import Finding
 
 # Standard deviations by which a sample's accuracy may differ from the recorded one, and points for anything else.
 SIGMAS, SLACK = 4.0, 0.01
 SUM = 1e-3
+MASKED = 5  # classes, in a message
 # Examples, from which on an accuracy can be told from guessing.
 ENOUGH = 10
 
@@ -50,7 +51,8 @@ def read_outputs(model: Model, inputs: Tensor, batch_size: int) -> Tensor | Find
     except Exception as error:
         shape = "x".join(map(str, inputs.shape[1:]))
         words = f"the model fails on inputs of shape {shape}, {inputs.dtype} on {inputs.device}: {first_line(error)}"
-        return Finding("outputs", f"{words}; check that it fits the data, and that both are on one device", True)
+        hint = mismatch(model, inputs) or "check that it fits the data, and that both are on one device"
+        return Finding("outputs", f"{words}; {hint}", True)
     if version_of(inputs) != before:
         return Finding("outputs", IN_PLACE, True)
     logits = torch.cat(parts)
@@ -69,9 +71,10 @@ def class_findings(logits: Tensor, labels: Tensor, index: Tensor) -> list[Findin
     if len(outside):
         words = (
             f"{len(outside)} labels are no class of the model, the first is {int(labels[outside[0]])} at "
-            f"{int(index[int(outside[0])])}; it has {classes} logits, classes 0 to {classes - 1}: do the two belong "
-            "together?"
+            f"{int(index[int(outside[0])])}; it has {classes} logits, classes 0 to {classes - 1}: "
         )
+        from_one = int(labels.min()) == 1 and int(labels.max()) == classes
+        words += "if the labels count from 1, subtract 1" if from_one else "do the two belong together?"
         return [Finding("labels", words, True)]
     if classes >= 4:
         return []
@@ -86,6 +89,13 @@ def output_findings(logits: Tensor, inputs: Tensor) -> list[Finding]:
     if bool(bad.any()):
         share = bad.any(dim=1).float().mean().item()
         words = f"the model returns NaN or infinity for {share:.0%} of the examples: check its weights and input range"
+        masked = (logits == -torch.inf).any(dim=0).nonzero()[:, 0].tolist()
+        if bool((logits[bad] == -torch.inf).all()):
+            words = (
+                f"the model masks classes with a logit of -inf ({', '.join(map(str, masked[:MASKED]))}"
+                f"{', ...' if len(masked) > MASKED else ''}), of which the attacks' losses are NaN: return a large "
+                "negative number there, e.g. masked_fill(mask, -1e4), or leave these classes out"
+            )
         return [Finding("outputs", words, True)]
     values = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
     if len(inputs) > 1 and bool((values == values[0]).all()) and not bool((inputs == inputs[0]).all()):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from dyart.attacks.radius import Radius
@@ -62,10 +63,13 @@ def named_radii(radii: Sequence[float | str]) -> tuple[Radius, ...]:
 
 def _named(value: float | str) -> Radius:
     number = getattr(value, "item", None)  # of a tensor or of numpy
+    coarse = "float32" in str(getattr(value, "dtype", ""))  # as it was written: 0.05, and not 0.05000000074505806
     radius = Radius(number() if number is not None else value)
+    radius = Radius(str(np.float32(radius))) if coarse else radius
     # 2 / 255 as a decimal has 17 digits; nobody writes 0.2 as 51/255.
     usual = Radius(f"{round(255 * radius)}/255")
-    return usual if usual == radius and len(str(radius)) > SHORT else radius
+    same = np.float32(usual) == np.float32(radius) if coarse else usual == radius
+    return usual if same and len(str(radius)) > SHORT else radius
 
 
 def check_box(bounds: Bounds, dtype: object) -> None:

@@ -81,10 +81,10 @@ class DyARTModule(lightning_package().LightningModule):  # type: ignore[misc]
         return inputs, labels
 
     def on_train_epoch_start(self) -> None:
-        """Tell the method how much of the training is done."""
-        epochs = self.trainer.max_epochs or 0
+        """Tell the method how much of its training is done: of the epochs after the burn-in."""
+        epochs = (self.trainer.max_epochs or 0) - self.burn_in
         if epochs > 0:
-            self.method.advance(min(self.current_epoch / epochs, 1.0))
+            self.method.advance(min(max(0, self.current_epoch - self.burn_in) / epochs, 1.0))
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ANN401
         """Return the method's loss of a batch."""
