@@ -218,14 +218,17 @@ def classes_cost() -> str:
     return grid(["search", "setting", "10 classes", "200 classes"], [[*key, *both] for key, both in counts.items()])
 
 
-def saturating() -> str:
+def saturating(norm: str) -> str:
     """Return how close the points on saturated networks are to the closest, and how many are much farther."""
     data = load("benchmarks/results/saturating.json")
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for record in data["records"]:
-        column = f"{record['norm']}, {record['steps']} steps"
+        if record["norm"] != norm:
+            continue
+        solver = "" if record["solver"] == "fast" else f"{record['solver']}, "
+        restarts = "" if record["restarts"] == 1 else f", {record['restarts']} restarts"
         row = cells.setdefault((record["table"], record["activation"]), {})
-        row[column] = f"{record['ratio']:.3f} ({100 * record['far']:.1f} %)"
+        row[f"{solver}{record['steps']} steps{restarts}"] = f"{record['ratio']:.3f} ({100 * record['far']:.1f} %)"
     columns = list(next(iter(cells.values())))
     rows = [[*names, *(row[column] for column in columns)] for names, row in cells.items()]
     return grid(["table", "activation", *columns], rows)
@@ -346,7 +349,8 @@ MAKERS: dict[str, Callable[[], str]] = {
     "search-conditions": paper_conditions,
     "search-ahead": ahead,
     "search-classes": classes_cost,
-    "search-saturating": saturating,
+    "search-saturating-linf": lambda: saturating("linf"),
+    "search-saturating-l2": lambda: saturating("l2"),
     "search-robust-linf": lambda: search("linf", "exact", "search_robust"),
     "search-robust-l2": lambda: search("l2", "exact", "search_robust"),
     "search-robust-l1": lambda: search("l1", "exact", "search_robust"),

@@ -85,6 +85,15 @@ def test_margins_of_a_linear_model_are_the_textbooks(moons):
     assert model.score(X, y) == pytest.approx(LogisticRegression().fit(X, y).score(X, y), abs=0.03)
 
 
+def test_margins_have_restarts(moons, fitted):
+    """In two dimensions one search alone often ends at a farther piece of the boundary."""
+    X, _ = moons
+    model = fitted["natural"]
+    margins, four, one = model.margins(X), model.boundary_points(X, restarts=4), model.boundary_points(X, restarts=1)
+    assert np.array_equal(margins, four.margin.numpy())
+    assert four.cost.backward > 3 * one.cost.backward
+
+
 def test_in_a_pipeline_and_a_grid_search():
     X, y = load_iris(return_X_y=True)
     pipeline = make_pipeline(MinMaxScaler(), DyARTClassifier(**QUICK, lr=0.05))

@@ -29,6 +29,8 @@ Network = Callable[[int, int], nn.Module]
 MethodName = Literal["dyart", "natural"]
 
 METHODS: tuple[MethodName, ...] = ("dyart", "natural")
+# Of a search for margins, unless other ones are asked for.
+RESTARTS = 4
 
 
 class DyARTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -177,12 +179,14 @@ class DyARTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Args:
             X: the rows.
             y: their labels; None: as they are classified.
-            search: further arguments of ``dyart.closest_boundary_points``.
+            search: further arguments of ``dyart.closest_boundary_points``; ``restarts`` is 4 unless given. Among few
+            features a way to a farther point is easily taken, and passes cost little.
         """
         inputs, labels = self._inputs(X), None
         if y is not None:
             labels = torch.from_numpy(self._codes(np.asarray(y), len(inputs)))
-        return closest_boundary_points(self.network_, inputs, labels, **{"norm": self.norm, "bounds": None, **search})
+        settings = {"norm": self.norm, "bounds": None, "restarts": RESTARTS, **search}
+        return closest_boundary_points(self.network_, inputs, labels, **settings)
 
     def _check(self) -> None:
         check_choice("method", self.method, METHODS)
