@@ -13,6 +13,9 @@ the records of an earlier call with the same settings, also of one that was kill
 beside the JSON (--name), in NAME-distances.npz, so that "best" is over all pieces. Seconds compare within one call:
 every record says when its call began.
 
+--own package.module:function puts a boundary search of your own beside them, as closest_boundary_points(solver=...)
+takes it, with the steps of --lengths: in the records, in "best" and in the figure, by its function's name.
+
 --classes-cost measures instead how the cost depends on the number of classes: passes of the same searches on a
 network with 10 and one with 200 outputs (random weights; no images needed), into search_classes.json.
 """
@@ -23,6 +26,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +36,8 @@ from torch import Tensor, nn
 
 import dyart
 from dyart.boundary.norms import norm as norm_of
+from dyart.boundary.solvers.own import name_of as name_of_solver
+from dyart.models.factory import load_named
 from harness import RESULTS, autoattack_resnet18, load_images, write
 
 # Steps of our own search.
@@ -149,8 +155,21 @@ def searches(norm: str, boundary: str, names: list[str] | None, lengths: list[in
     return chosen
 
 
+def users_searches(norm: str, boundary: str, names: list[str], lengths: list[int]) -> dict[tuple[str, str], Search]:
+    """Searches that are not ours, ``package.module:function`` each, by the function's name and setting."""
+    solvers: list[Any] = [load_named(name, "boundary search", "package.module:function") for name in names]
+    rivals = 9 if boundary == "exact" else 1
+    return {
+        (name_of_solver(solver), f"{steps} steps"): ours(
+            norm=norm, boundary=boundary, steps=steps, rivals=rivals, solver=solver
+        )
+        for solver in solvers
+        for steps in lengths
+    }
+
+
 def measure(
-    model: nn.Module, x: Tensor, y: Tensor, norm: str, boundary: str, names: list[str] | None, lengths: list[int]
+    model: nn.Module, x: Tensor, y: Tensor, norm: str, boundary: str, plan: dict[tuple[str, str], Search]
 ) -> Iterator[tuple[dict[str, Any], Tensor]]:
     """Run the searches of one problem; yield a record and the distances of each as soon as it is done."""
     with torch.no_grad():
@@ -158,7 +177,7 @@ def measure(
     value = dyart.logit_margin(clean, y) if boundary == "exact" else dyart.soft_logit_margin(clean, y)
     inside = value > 0
     x, y = x[inside], y[inside]
-    for (solver, setting), search in searches(norm, boundary, names, lengths).items():
+    for (solver, setting), search in plan.items():
         counting = Counting(model, len(x)).eval()
         start = time.perf_counter()
         points, found = search(counting, x, y)
@@ -238,8 +257,11 @@ def figure(records: list[dict[str, Any]], path: Path) -> None:
 
     there = {(record["norm"], record["boundary"]) for record in records}
     problems = [problem for problem in ((n, b) for b in ("exact", "soft") for n in ORDER) if problem in there]
-    solvers = [solver for solver in SOLVERS if any(record["solver"] == solver for record in records)]
+    measured = {record["solver"] for record in records}
+    users = sorted(measured - set(SOLVERS))
+    solvers = [solver for solver in SOLVERS if solver in measured] + users
     colours = dict(zip(SOLVERS, [*pyplot.get_cmap("tab10").colors, "black"], strict=True))
+    colours |= dict(zip(users, cycle(pyplot.get_cmap("Dark2").colors), strict=False))
     columns = min(2, len(problems))
     lines = -(-len(problems) // columns)
     figure, axes = pyplot.subplots(lines, columns, figsize=(4.2 * columns, 3.3 * lines + 0.5), squeeze=False)
@@ -332,7 +354,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=512)
     parser.add_argument("--problems", nargs="+", default=["linf/soft", "linf/exact", "l2/exact", "l1/exact"])
     parser.add_argument("--solvers", nargs="+", help="solvers, or beginnings of several: fast 'fast,' adv_lib")
-    parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS, help="steps of `fast`")
+    parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS, help="steps of `fast` and of --own")
+    parser.add_argument("--own", nargs="+", default=[], metavar="MODULE:FUNCTION", help="boundary searches of your own")
     parser.add_argument("--no-peers", action="store_true", help="our own solvers alone")
     parser.add_argument("--weights", type=Path, help="a described file of weights instead of pyautoattack's network")
     parser.add_argument("--merge", action="store_true", help="keep the records of earlier calls")
@@ -365,7 +388,9 @@ def main() -> None:
     names = options.solvers or (["fast", "fast,", "apgd", "fab"] if options.no_peers else None)
     for problem in options.problems:
         norm, boundary = problem.split("/")
-        for new, found in measure(model, x, y, norm, boundary, names, options.lengths):
+        plan = searches(norm, boundary, names, options.lengths)
+        plan |= users_searches(norm, boundary, options.own, options.lengths)
+        for new, found in measure(model, x, y, norm, boundary, plan):
             new["call"] = began
             records = [record for record in records if name_of(record) != name_of(new)] + [new]
             distances[name_of(new)] = found

@@ -14,7 +14,8 @@ from dyart.boundary.restarts import (
     random_start,
     seen_from_start,
 )
-from dyart.boundary.solvers import AIMING, SOLVERS
+from dyart.boundary.solvers import Solver
+from dyart.boundary.solvers.own import searching
 from dyart.boundary.solvers.race import Entrant, Lap, race
 from dyart.boundary.validation import Start
 
@@ -51,7 +52,7 @@ SHARES: dict[Norm, dict[int, tuple[float, ...]]] = {
 class Effort(NamedTuple):
     """What is spent on a batch."""
 
-    solver: str
+    solver: str | Solver
     steps: int
     restarts: int
     rivals: int
@@ -69,13 +70,13 @@ def solve(problem: Problem, logits: Tensor, index: Tensor, effort: Effort, start
         start: points to start from, ``[N, D]``, inside the box; ``"random"``; or None.
         tick: called after every step.
     """
-    search, best, restarts = SOLVERS[effort.solver], problem.nothing(), effort.restarts
+    (search, aims), best, restarts = searching(effort.solver), problem.nothing(), effort.restarts
     if isinstance(start, Tensor):
         best, restarts = search(problem, start, effort.steps, tick=tick, warm=True), restarts - 1
         if restarts == 0:
             return best
     # From outside its class an example looks at all rivals at once: nothing to aim at.
-    comparing = effort.solver in AIMING and not problem.outside
+    comparing = aims and not problem.outside
     racing = comparing and effort.solver == "fast" and not isinstance(start, str)
     rivals = nearest_rivals(problem, logits, effort.rivals if comparing else 1)
     compared, others = rivals.values is not None, rivals.classes.shape[1]
@@ -98,8 +99,8 @@ def solve(problem: Problem, logits: Tensor, index: Tensor, effort: Effort, start
             aim = target if aiming else None
             best = best.closer(search(problem, begin, steps, target=aim, tick=tick, known=known))
             number += 1
-    # Of the exact boundary, a search that aims keeps the gradient against its target.
-    aimed = compared or number > 1
+    # Of the exact boundary, a search of ours that aims keeps the gradient against its target.
+    aimed = (compared or number > 1) and isinstance(effort.solver, str)
     return problem.renew(best) if aimed and problem.boundary == "exact" else best
 
 

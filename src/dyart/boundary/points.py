@@ -15,6 +15,7 @@ from dyart.boundary import optimality
 from dyart.boundary.margins import Boundary
 from dyart.boundary.norms import Norm, flat
 from dyart.boundary.plain import load_plain
+from dyart.boundary.solvers import SOLVERS
 from dyart.boundary.validation import Bounds, as_bounds
 
 RESIDUAL = 0.1
@@ -204,9 +205,10 @@ class BoundaryPoints:
         if verdict == "not inside":
             return f"{start}; {name} is {float(one.input_value[0]):.4g} at the input, so it has no margin"
         if verdict == "not found" and one.lost is not None and bool(one.lost[0]):
+            doubt = "" if self.solver in SOLVERS else f"; or the point that {self.solver} returned was not across"
             return (
                 f"{start}; a point across the boundary was met, but the model answered differently when asked again: "
-                "switch its noise off, use layers that treat examples one by one, and compute in float32"
+                f"switch its noise off, use layers that treat examples one by one, and compute in float32{doubt}"
             )
         if verdict == "not found":
             return (

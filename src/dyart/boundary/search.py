@@ -29,7 +29,8 @@ from dyart.boundary.polish import polish
 from dyart.boundary.problem import Best, Problem, no_tick
 from dyart.boundary.progress import Counter, Progress
 from dyart.boundary.repeats import warn_of_changes
-from dyart.boundary.solvers import SOLVERS, apgd
+from dyart.boundary.solvers import Solver, apgd
+from dyart.boundary.solvers.own import check_solver, name_of, warn_of_lost
 from dyart.boundary.validation import Bounds, Start, as_bounds
 
 Divide: TypeAlias = Callable[[Sequence[Callable[[], Any]]], Iterable[Any]]
@@ -45,7 +46,7 @@ def closest_boundary_points(
     steps: int = 50,
     restarts: int = 1,
     bounds: Bounds = (0.0, 1.0),
-    solver: str = "fast",
+    solver: str | Solver = "fast",
     tol: float | None = None,
     batch_size: int | None = None,
     seed: int = 0,
@@ -68,9 +69,10 @@ def closest_boundary_points(
     Cost: one forward pass; ``steps`` forward and backward passes per restart, whatever the number of classes; to
     compare ``rivals``, once, a forward pass (``"l1"``: two) and a backward pass for each (a search that aims at one
     of them then needs no step for the input); and, for the exact boundary, a gradient evaluation of the result if
-    some search aimed at one class. ``tol`` adds a few forward passes and three gradient evaluations. Examples
-    without a margin take no part. ``validate`` adds a forward pass of at most 2 examples, and another where that one
-    disagrees with the first; ``cost`` leaves them out.
+    some search aimed at one class. ``tol`` adds a few forward passes and three gradient evaluations. A solver of your
+    own costs what it spends, and a gradient evaluation whenever it is called. Examples without a margin take no part.
+    ``validate`` adds a forward pass of at most 2 examples, and another where that one disagrees with the first;
+    ``cost`` leaves them out.
 
     Args:
         model: any callable from inputs to logits ``[N, K]`` (or to an object with ``.logits``), K >= 2.
@@ -84,12 +86,14 @@ def closest_boundary_points(
             next at the second nearest (``"l1"``: the likeliest other), all others at the likeliest that is left; when
             all ``rivals`` have had their turn, they start at random. A fast search of 18 steps (``"l1"``: 22) and more
             is a race: a few steps towards each of the first 2 rivals, later up to 6, the rest towards those that came
-            closest, in the end towards one; ``"apgd"``, and a search with a random ``start``, divide their steps among
-            them.
+            closest, in the end towards one; ``"apgd"``, a solver of your own that aims, and a search with a random
+            ``start``, divide their steps among them.
         bounds: ``(low, high)``, numbers or tensors that broadcast to one example; None: no bounds.
         solver: ``"fast"``; ``"apgd"``, Auto-PGD with a search for the radius, a second opinion at the same cost
-            (``"linf"`` and ``"l2"``); or ``"fab"``, the classic search that linearises against every rival at every
-            step (2 forward and K - 1 backward passes each; its restarts are random).
+            (``"linf"`` and ``"l2"``); ``"fab"``, the classic search that linearises against every rival at every
+            step (2 forward and K - 1 backward passes each; its restarts are random); or a function of your own, see
+            ``dyart.boundary.solvers.Solver``. Its points are put into the box and evaluated anew: those that are not
+            across the boundary are not found, with a warning, and ``lost``.
         tol: if given, slide the points onto the boundary until ``-tol <= value < 0``.
         batch_size: examples per forward pass; None: all at once. Halved where memory runs out.
         seed: of the random starts. An example's draws depend on the seed, the restart and its index alone.
@@ -107,8 +111,9 @@ def closest_boundary_points(
             each), and they are compared there. A tensor like ``inputs``: at these points, e.g. the ones found
             before the last change of the model; the search stays near them and follows the largest rival, no rivals
             are compared unless further restarts need it (they are the searches without a start, one fewer), and a
-            start across the boundary is never traded for a farther point. ``"random"``: at a random point half as far
-            away as the boundary seems from the input (one more gradient evaluation where no rivals are compared).
+            start across the boundary is never traded for a farther point (a solver of your own has to see to that
+            itself). ``"random"``: at a random point half as far away as the boundary seems from the input (one more
+            gradient evaluation where no rivals are compared).
         divide: does the batches' searches, pieces of work without arguments, and returns their results in order: e.g.
             ``dyart.data.ranks.team_here().do``, for several processes that each call this alike. None: one after the
             other, here.
@@ -117,7 +122,9 @@ def closest_boundary_points(
     """
     _check_options(norm, boundary, beta, steps, restarts, solver, tol, batch_size, rivals, seed)
     if signed and solver != "fast":
-        raise ValueError(f"signed margins need solver='fast', got {solver!r}: it looks for the nearest rival only")
+        raise ValueError(
+            f"signed margins need solver='fast', got {name_of(solver)!r}: it looks for the nearest rival only"
+        )
     bounds = None if bounds is None else validation.as_pair(bounds)
     batch_size = None if batch_size is None else int(batch_size)
     if validate:
@@ -185,7 +192,9 @@ def closest_boundary_points(
             lost[chunk] = gone.to(inputs.device)
             cost = most_passes([cost, spent])
         correct = logits.argmax(dim=1) == labels
-        return replace(assemble(whole, bounds, best, input_value, correct, cost, solver, signed), lost=lost)
+        if validate and not isinstance(solver, str):
+            warn_of_lost(solver, lost, stacklevel=2)
+        return replace(assemble(whole, bounds, best, input_value, correct, cost, name_of(solver), signed), lost=lost)
 
 
 def static_boundary_points(
@@ -289,7 +298,7 @@ def _check_options(
     beta: float,
     steps: int,
     restarts: int,
-    solver: str,
+    solver: str | Solver,
     tol: float | None,
     batch_size: int | None,
     rivals: int,
@@ -297,7 +306,7 @@ def _check_options(
 ) -> None:
     validation.check_choice("norm", norm, NORMS)
     validation.check_choice("boundary", boundary, BOUNDARIES)
-    validation.check_choice("solver", solver, tuple(SOLVERS))
+    check_solver(solver)
     if solver == "apgd":
         apgd.check_norm(norm)
     validation.check_positive("beta", beta)

@@ -200,13 +200,14 @@ def _add_margins(commands: Commands) -> None:
     )
     add("--steps", type=int, default=50, help="of the search (default: 50)")
     add("--restarts", type=int, default=1, help="searches per example, the closest point counts (default: 1)")
-    add("--solver", default="fast", help="fast, fab or apgd (default: fast)")
+    add("--solver", default="fast", help="fast, fab, apgd, or your own as package.module:function (default: fast)")
     add(
         "--cross-check",
         metavar="SOLVER",
         nargs="?",
         const="auto",
-        help="also run another solver and report where the two disagree (default: apgd; for l1, fab)",
+        help="also run another solver and report where the two disagree (default: apgd; for l1, fab; beside your own "
+        "and apgd, fast)",
     )
     add("--radii", type=radii, help="also print robust accuracy at these, e.g. 2/255,8/255")
     add("--batch-size", type=int, default=256, help="examples at a time (default: 256)")

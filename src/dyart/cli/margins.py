@@ -4,7 +4,7 @@ import argparse
 import math
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from dyart.attacks.radii import check_radii
 from dyart.boundary.norms import Norm
 from dyart.boundary.points import BoundaryPoints
 from dyart.boundary.search import closest_boundary_points
-from dyart.boundary.solvers import SOLVERS, apgd
+from dyart.boundary.solvers import SOLVERS, Solver, apgd
+from dyart.boundary.solvers.own import check_solver, name_of
 from dyart.boundary.validation import check_choice
 from dyart.cli.look import look_at, say_guessing
 from dyart.cli.networks import named_examples, named_network, recorded_accuracy, sample
@@ -29,6 +30,7 @@ from dyart.evaluation.curve import accuracy_from_margins
 from dyart.evaluation.examples import data_digest, model_digest
 from dyart.evaluation.intervals import wilson
 from dyart.evaluation.records import versions
+from dyart.models.factory import is_factory, load_named
 
 SHOWN, PICTURES = 5, 24
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -44,6 +46,7 @@ def margins_command(options: argparse.Namespace) -> None:
         raise ValueError("--radii asks for robust accuracy, which needs --boundary exact")
     if options.count is not None and options.count < 1:
         raise ValueError(f"--count must be at least 1, got {options.count}")
+    solver = _solver(options.solver)
     model, data, device, folder = named_network(options)
     # Now: while a training goes on, another one may be the best by the end of the search.
     checkpoint = checkpoint_of(options.run_or_checkpoint).resolve().name if folder else None
@@ -52,9 +55,12 @@ def margins_command(options: argparse.Namespace) -> None:
     options.norm = options.norm or ("linf" if folder is None else read_config(folder, method=False).eval.norm)
     if options.cross_check:
         options.cross_check = _second_solver(options.cross_check, options.solver, options.norm)
+    second = _solver(options.cross_check) if options.cross_check else None
+    opinion = None if second is None else name_of(second)  # for names of files
     team = team_here()
     examples = len(sample(len(data.test), options.count, options.seed))
-    place = (options.out, "") if options.out else margins_path(folder or Path(), data.name, examples, options)
+    asked = argparse.Namespace(**{**vars(options), "cross_check": opinion})
+    place = (options.out, "") if options.out else margins_path(folder or Path(), data.name, examples, asked)
     path, stays = place
     if path.is_dir():
         raise ValueError(f"--out {path} is a folder: name the CSV file in it")
@@ -65,20 +71,20 @@ def margins_command(options: argparse.Namespace) -> None:
         raise ValueError(f"--out {path} is no CSV file of margins: choose another name")
     if strange:
         raise ValueError(f"--out {path}: settings go to {strange}, which is something else: choose another name")
-    if options.out and (why := second_stays(path, options.cross_check)):
+    if options.out and (why := second_stays(path, opinion)):
         raise ValueError(f"--cross-check: {why}, and the second opinion would replace it: choose another --out")
+    if options.radii:
+        check_radii(options.radii, options.norm, math.prod(data.shape))
     make_folder(path.parent)
     if options.out and (before := replaced(path)):
         print(before)
-    if options.radii:
-        check_radii(options.radii, options.norm, math.prod(data.shape))
     inputs, labels, rows = named_examples(data, options.count, options.seed, device)
     called, files = data.rows_of(rows), data.files_of(rows)
     classes = None if data.classes == tuple(map(str, range(len(data.classes)))) else data.classes
     expected = recorded_accuracy(options.run_or_checkpoint if folder else None, data)
     look_at(model, inputs, labels, options.norm, expected)
 
-    def search(solver: str) -> BoundaryPoints:
+    def search(solver: str | Solver) -> BoundaryPoints:
         return closest_boundary_points(
             model,
             inputs,
@@ -94,7 +100,7 @@ def margins_command(options: argparse.Namespace) -> None:
             divide=team.do if team.count > 1 else None,
         )
 
-    found = search(options.solver)
+    found = search(solver)
     if team.rank == 0:
         found.to_csv(path, called.tolist(), files, classes)
         _draw(found, torch.as_tensor(called), path.with_suffix(PICTURED))
@@ -106,14 +112,14 @@ def margins_command(options: argparse.Namespace) -> None:
         print(stays)
     print(f"one line per example: {path}; settings and summary: {path.with_suffix('.json')}")
     report = None
-    if options.cross_check:
-        other = search(options.cross_check)
-        report = compare(found, other, options.solver, options.cross_check)
+    if second is not None:
+        other = search(second)
+        report = compare(found, other, found.solver, other.solver)
         print(report)
-        second = second_path(path, options.cross_check)
+        beside = second_path(path, other.solver)
         if team.rank == 0:
-            other.to_csv(second, called.tolist(), files, classes)
-        print(f"the second opinion: {second}")
+            other.to_csv(beside, called.tolist(), files, classes)
+        print(f"the second opinion: {beside}")
     if team.rank == 0:
         write_json(path.with_suffix(".json"), _record(options, checkpoint, data, rows, found, summary, report))
 
@@ -128,12 +134,23 @@ def _draw(found: BoundaryPoints, index: Tensor, path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def _solver(name: str) -> str | Solver:
+    """Return one of our solvers by its name, or the function that ``package.module:function`` names."""
+    try:
+        found = load_named(name, "boundary search", "package.module:function") if is_factory(name) else name
+    except AttributeError as error:
+        raise ValueError(str(error)) from error
+    check_solver(found)
+    return cast("str | Solver", found)
+
+
 def _second_solver(wanted: str, first: str, norm: Norm) -> str:
     """Return the solver of the second opinion; one that cannot give it is refused here, before any search."""
     if wanted == "auto":
         usual = "apgd" if norm in apgd.NORMS else "fab"
-        return usual if usual != first else "fast"
-    check_choice("--cross-check", wanted, tuple(SOLVERS))
+        return "fast" if first == usual or is_factory(first) else usual
+    if not is_factory(wanted):
+        check_choice("--cross-check", wanted, tuple(SOLVERS))
     if wanted == first:
         raise ValueError(f"--cross-check {wanted} is the solver itself: name another one of {', '.join(SOLVERS)}")
     if wanted == "apgd":

@@ -180,7 +180,7 @@ class DyARTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X: the rows.
             y: their labels; None: as they are classified.
             search: further arguments of ``dyart.closest_boundary_points``; ``restarts`` is 4 unless given. Among few
-            features a way to a farther point is easily taken, and passes cost little.
+                features a way to a farther point is easily taken, and passes cost little.
         """
         inputs, labels = self._inputs(X), None
         if y is not None:
