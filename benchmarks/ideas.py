@@ -4,6 +4,7 @@ Methods of one's own as any other: `--method.name ideas:Aside`, where this folde
 """
 
 import dataclasses
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,7 @@ from dyart.data import draws
 from dyart.data.loader import Batch
 from dyart.data.ranks import gathered
 from dyart.methods.base import Metrics, start_key
-from ideas_weights import Balanced, MiddleFirst, Sloped
+from ideas_weights import KEPT, Balanced, MiddleFirst, Sloped, refuse
 
 __all__ = [
     "Aside",
@@ -47,12 +48,19 @@ class Aside(DyART):
         reach: boundary points that are nearer than this are moved out to it before the margin term raises them.
         lam: weight of the margin term.
         steps: of the search.
+        settings: of DyART.
     """
 
     def __init__(
-        self, clean_radius: float | None = None, reach: float | None = None, lam: float = 250.0, steps: int = 8
+        self,
+        clean_radius: float | None = None,
+        reach: float | None = None,
+        lam: float = 250.0,
+        steps: int = 8,
+        **settings: Any,  # noqa: ANN401
     ) -> None:
-        super().__init__(lam=lam, steps=steps)
+        refuse(self, settings, "warm_start")  # the gradient at the input is needed
+        super().__init__(lam=lam, steps=steps, **settings)
         self.clean_radius, self.reach = clean_radius, reach
 
     @property
@@ -81,6 +89,7 @@ class Friendly(DyART):
         beyond: how far past the boundary.
         lam: weight of the margin term.
         steps: of the search.
+        settings: of DyART.
     """
 
     def __init__(
@@ -90,8 +99,9 @@ class Friendly(DyART):
         beyond: float = 2 / 255,
         lam: float = 0.0,
         steps: int = 8,
+        **settings: Any,  # noqa: ANN401
     ) -> None:
-        super().__init__(lam=lam, steps=steps, kl=kl, kl_radius=kl_radius)
+        super().__init__(lam=lam, steps=steps, kl=kl, kl_radius=kl_radius, **settings)
         self.beyond = beyond
 
     def _aside(self, points: BoundaryPoints, radius: float | Tensor) -> Tensor:
@@ -109,24 +119,21 @@ class Signed(DyART):
     Args:
         outside: weight of these examples beside those inside.
         depth: examples that are farther outside take no part, as those inside beyond r0 do not.
-        r0: margins beyond it are left alone.
         lam: weight of the margin term.
-        kl: weight of a divergence.
-        kl_radius: its distance from the inputs.
         steps: of the search.
+        settings: of DyART.
     """
 
     def __init__(
         self,
         outside: float = 0.25,
         depth: float = 16 / 255,
-        r0: float = 16 / 255,
         lam: float = 250.0,
-        kl: float = 0.0,
-        kl_radius: float | None = None,
         steps: int = 8,
+        **settings: Any,  # noqa: ANN401
     ) -> None:
-        super().__init__(r0=r0, lam=lam, steps=steps, kl=kl, kl_radius=kl_radius)
+        refuse(self, settings, "warm_start")  # the gradient at the input is needed
+        super().__init__(lam=lam, steps=steps, **settings)
         self.outside, self.depth = outside, depth
         self.at_inputs: Tensor | None = None
 
@@ -164,9 +171,9 @@ class Ensembled(DyART):
         confident: a margin weighs as much as the average gives its label.
         memory: share of the past in the average, at every epoch.
         begin: fraction of the training from which on all this counts.
-        r0: margins beyond it are left alone.
         lam: weight of the margin term.
         steps: of the search.
+        settings: of DyART.
     """
 
     def __init__(
@@ -175,11 +182,12 @@ class Ensembled(DyART):
         confident: bool = False,
         memory: float = 0.8,
         begin: float = 0.25,
-        r0: float = 16 / 255,
         lam: float = 250.0,
         steps: int = 8,
+        **settings: Any,  # noqa: ANN401
     ) -> None:
-        super().__init__(r0=r0, lam=lam, steps=steps)
+        refuse(self, settings, *KEPT)
+        super().__init__(lam=lam, steps=steps, **settings)
         self.trust, self.confident, self.memory, self.begin = trust, confident, memory, begin
         self.past: Tensor | None = None
         self.outputs: Tensor | None = None
@@ -278,13 +286,20 @@ class Scattered(DyART):
 
     Args:
         start: how far a coordinate may be from the input.
-        r0: margins beyond it are left alone.
         lam: weight of the margin term.
         steps: of the search.
+        settings: of DyART.
     """
 
-    def __init__(self, start: float = 4 / 255, r0: float = 16 / 255, lam: float = 250.0, steps: int = 8) -> None:
-        super().__init__(r0=r0, lam=lam, steps=steps)
+    def __init__(
+        self,
+        start: float = 4 / 255,
+        lam: float = 250.0,
+        steps: int = 8,
+        **settings: Any,  # noqa: ANN401
+    ) -> None:
+        refuse(self, settings, "warm_start")  # it says where searches begin, too
+        super().__init__(lam=lam, steps=steps, **settings)
         self.start = start
 
     def _begin(self, problem: Problem, batch: Batch) -> tuple[Tensor, bool] | None:

@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +20,14 @@ from dyart.methods.base import Metrics
 
 # Of a weight beside the mean of its batch.
 LEAST_FACTOR = 0.01
+# Settings of DyART with a state, which a variant with a state of its own does not keep beside it.
+KEPT = ("warm_start", "adaptive_steps")
+
+
+def refuse(variant: DyART, settings: Mapping[str, Any], *names: str) -> None:
+    """Raise where settings of DyART are switched on that a variant does without."""
+    if given := [name for name in names if settings.get(name)]:
+        raise ValueError(f"{type(variant).__name__} does not go with {' and '.join(given)}: leave it out")
 
 
 class Balanced(DyART):
@@ -30,15 +40,21 @@ class Balanced(DyART):
     Args:
         limit: the largest factor on a weight, and one over the least.
         memory: share of the past in the average, at every step.
-        r0: margins beyond it are left alone.
         lam: weight of the margin term.
         steps: of the search.
+        settings: of DyART.
     """
 
     def __init__(
-        self, limit: float = 4.0, memory: float = 0.98, r0: float = 16 / 255, lam: float = 250.0, steps: int = 8
+        self,
+        limit: float = 4.0,
+        memory: float = 0.98,
+        lam: float = 250.0,
+        steps: int = 8,
+        **settings: Any,  # noqa: ANN401
     ) -> None:
-        super().__init__(r0=r0, lam=lam, steps=steps)
+        refuse(self, settings, *KEPT)
+        super().__init__(lam=lam, steps=steps, **settings)
         self.limit, self.memory = limit, memory
         self.pushes: Tensor | None = None
         self.classes = 0
@@ -110,22 +126,22 @@ class MiddleFirst(DyART):
     Args:
         centre: that size.
         width: of the bell around it; at this distance weights have fallen to 37 %.
-        r0: margins beyond it are left alone.
         lam: weight of the margin term.
         steps: of the search.
+        settings: of DyART; its alpha has no effect.
     """
 
     def __init__(
         self,
         centre: float = 10 / 255,
         width: float = 5 / 255,
-        r0: float = 16 / 255,
         lam: float = 350.0,
         steps: int = 8,
+        **settings: Any,  # noqa: ANN401
     ) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="the cost is not convex")
-            super().__init__(r0=r0, lam=lam, steps=steps, cost=Bump(centre, width))
+            super().__init__(lam=lam, steps=steps, cost=Bump(centre, width), **settings)
 
 
 class Sloped(DyART):
@@ -137,13 +153,19 @@ class Sloped(DyART):
 
     Args:
         power: of the slope; 0: DyART.
-        r0: margins beyond it are left alone.
         lam: weight of the margin term.
         steps: of the search.
+        settings: of DyART.
     """
 
-    def __init__(self, power: float = 1.0, r0: float = 16 / 255, lam: float = 250.0, steps: int = 8) -> None:
-        super().__init__(r0=r0, lam=lam, steps=steps)
+    def __init__(
+        self,
+        power: float = 1.0,
+        lam: float = 250.0,
+        steps: int = 8,
+        **settings: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(lam=lam, steps=steps, **settings)
         self.power = power
 
     @property

@@ -325,3 +325,27 @@ def test_the_margin_term_hardly_changes_with_the_scale_of_the_logits(batch, boun
     assert same == pytest.approx(loss, rel=1e-5)
     assert abs(slope) > 0.1
     assert abs(none) < left * abs(slope)
+
+
+@pytest.mark.parametrize("name", ideas.__all__)
+def test_every_variant_takes_the_settings_of_dyart(name):
+    variant = getattr(ideas, name)
+    usual, other = variant(), variant(alpha=1.0, r0=0.1, norm="l2", boundary="exact", keep="optimal")
+    assert (usual.r0, usual.norm, usual.boundary, usual.keep) == (16 / 255, "linf", "soft", "conditions")
+    assert (other.r0, other.norm, other.boundary, other.keep) == (0.1, "l2", "exact", "optimal")
+    assert name == "MiddleFirst" or other.cost.alpha == 1.0
+
+
+def test_defaults_stay_those_of_the_published_runs():
+    lams = {name: getattr(ideas, name)().lam for name in ideas.__all__}
+    others = {"Friendly": 0.0, "MiddleFirst": 350.0, "ScaleFree": 1000.0}
+    assert lams == dict.fromkeys(ideas.__all__, 250.0) | others
+    assert {name: getattr(ideas, name)().steps for name in ideas.__all__} == (
+        dict.fromkeys(ideas.__all__, 8) | {"ScaleFree": 10}
+    )
+
+
+@pytest.mark.parametrize("name", ["Aside", "Signed", "Scattered", "Ensembled", "Balanced"])
+def test_a_variant_refuses_what_it_would_not_keep_or_heed(name):
+    with pytest.raises(ValueError, match=f"{name} does not go with warm_start: leave it out"):
+        getattr(ideas, name)(warm_start=True)

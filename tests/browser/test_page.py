@@ -101,6 +101,31 @@ def test_the_pictures_are_the_examples_pixel_by_pixel(tab, two_runs):
     assert (point != image).any()
 
 
+def test_no_two_numbers_at_an_axis_look_the_same(tab, two_runs):
+    tab.open(two_runs)
+    tab.run("Plotly.relayout(document.querySelector('[data-figure=histogram]'), {'yaxis.range': [0, 0.024]}), 0")
+    read = """[...document.querySelectorAll('figure:not([hidden]) .plot')].map((plot) =>
+        [...plot.querySelectorAll('.ytick text')].map((tick) => tick.textContent))"""
+    ticks = [numbers for numbers in tab.run(read) if numbers]
+    assert len(ticks) >= 6
+    assert all(len(set(numbers)) == len(numbers) for numbers in ticks), ticks
+
+
+def test_a_speed_stays_on_its_line_beside_a_long_name(tab, two_runs):
+    tab.open(two_runs)
+    tab.run("data.runs[0].points.methods.forEach((one) => { one.name = 'some_module_of_mine:SomeVariantOfDyART'; })")
+    tab.run("data.runs[0].points.methods.forEach((one) => { one.speed[3] = -1.2345e-12; }), showExample(3)")
+    lines = """[...document.querySelectorAll('#example-facts dd')].map((value) => {
+        const range = document.createRange();
+        range.selectNodeContents(value);
+        return new Set([...range.getClientRects()].map((box) => box.top)).size;
+    })"""
+    assert tab.run(lines) == [1] * 5
+    facts = "document.getElementById('example-facts')"
+    assert tab.run(f"{facts}.scrollWidth <= {facts}.clientWidth")
+    assert "-1.2e-12" in tab.run(f"{facts}.textContent")
+
+
 def test_tapping_shows_an_example_on_a_phone(tab, two_runs):
     tab.window(390, 844, mobile=True, scale=2)
     tab.open(two_runs)

@@ -253,7 +253,7 @@ def test_a_report_replaces_pages_of_its_own_alone(capsys, monkeypatch, place):
     for name, content in names.items():
         status, _, err = run(capsys, f"report run --out {name}")
         assert status == 2
-        assert f"--out {name} is no page of dyart's: choose another name" in err
+        assert f"{name} is no page of dyart's, and would be replaced: choose another file with --out" in err
         assert (place / name).read_bytes() == content
     assert {path.name for path in place.iterdir() if path.is_file()} == names.keys()
     many = "run & " * 2000

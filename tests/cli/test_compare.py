@@ -2,6 +2,7 @@
 
 import json
 import sys
+from datetime import date
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def compared(tmp_path_factory):
 def test_one_table_with_every_recipe_and_paired_differences(compared):
     text = (compared / "compare.md").read_text()
     assert all(recipe in text for recipe in RECIPES)
-    assert "2 seed(s)" in text
+    assert "in %, 2 seeds: mean ± half the range. " in text
     assert "±" in text
     assert f"Points more than {RECIPES[0]}, with 95 % intervals over the examples; ± half the range" in text
     shares = np.array(
@@ -52,6 +53,47 @@ def test_finished_runs_are_not_repeated_and_lost_ones_are(compared, capsys):
     assert "best by validation" in err
     assert "best by validation" not in out, "into a file goes the one table"
     assert RECIPES[1] in out
+    finished = [line for line in err.splitlines() if "finished earlier" in line]
+    assert [line.partition(":")[0] for line in finished] == [
+        str(compared / f"{recipe}-seed{seed}")
+        for recipe in RECIPES
+        for seed in (0, 1)
+        if (recipe, seed) != (RECIPES[1], 1)
+    ]
+    assert all(line.endswith(f", {date.today()}), not trained again") for line in finished)
+
+
+def test_a_run_by_other_code_is_used_and_said_to_be(compared, capsys):
+    path = compared / f"{RECIPES[0]}-seed0" / "environment.json"
+    before = path.read_text()
+    path.write_text(json.dumps(json.loads(before) | {"commit": "0123456789abcdef-dirty"}))
+    try:
+        assert main(["compare", *RECIPES, "--seeds", "0,1", "--out", str(compared), *TINY]) == 0
+    finally:
+        path.write_text(before)
+    err = capsys.readouterr().err
+    assert f"{path.parent}: finished earlier (commit 0123456-dirty, {date.today()}), not trained again" in err
+    now = json.loads(before)["commit"]
+    assert ("; the code is of commit " in err) == (now is not None)
+
+
+def test_a_comparison_of_other_runs_stays(compared, capsys):
+    names = ("compare.md", "compare.json", "compare-2.md", "compare-2.json")
+    first = {name: (compared / name).read_bytes() for name in names[:2]}
+    for _ in range(2):
+        assert main(["compare", RECIPES[1], "--out", str(compared), *TINY]) == 0
+        out, err = capsys.readouterr()
+        assert f"{compared / 'compare.md'} is not of these runs alone, and stays as it is\n" in err
+        assert f"{compared / 'compare-2.md'}, {compared / 'compare-2.json'}" in out
+        assert {name: (compared / name).read_bytes() for name in names[:2]} == first
+        assert (compared / "compare-2.md").read_text().startswith("Test accuracy in %, 1 seed. ")
+    assert not (compared / "compare-3.md").exists(), "the same comparison is made anew"
+    assert main(["compare", *RECIPES, "--seeds", "0,1", "--out", str(compared), *TINY]) == 0
+    assert "stays as it is" not in capsys.readouterr().err
+    (compared / "compare-2.md").write_text("my notes\n")
+    assert main(["compare", RECIPES[1], "--out", str(compared), *TINY]) == 0
+    assert (compared / "compare-2.md").read_text() == "my notes\n"
+    assert (compared / "compare-3.md").is_file()
 
 
 def test_an_interrupted_comparison_goes_on_by_the_same_command(compared, capsys, monkeypatch):
@@ -102,14 +144,19 @@ class Mine(Method):
 def test_a_method_whose_code_has_changed_is_another(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     source = tmp_path / "compared_method.py"
-    source.write_text(PLUGIN.replace("FACTOR", "1.0"))
+    source.write_text("from compared_helper import FACTOR\n" + PLUGIN)
+    helper = tmp_path / "compared_helper.py"
+    helper.write_text("FACTOR = 1.0\n")
     (tmp_path / "mine.yaml").write_text("base: fashion-mini-cnn-at\nmethod: {name: 'compared_method:Mine'}\n")
     words = ["mine.yaml", *TINY, "--out"]
     assert main(["compare", *words, "c"]) == 0
     assert main(["train", *words, "run", "--quiet"]) == 0
     assert main(["compare", *words, "c"]) == 0, "nothing has changed"
-    source.write_text(PLUGIN.replace("FACTOR", "2.0"))
+    helper.write_text("FACTOR = 2.0\n")
     capsys.readouterr()
+    assert main(["compare", *words, "c"]) == 2
+    assert "compared_helper.py has changed" in capsys.readouterr().err, "what it imports is its code, too"
+    source.write_text(PLUGIN.replace("FACTOR", "2.0"))
     assert main(["compare", *words, "c"]) == 2
     assert "compared_method.py has changed" in capsys.readouterr().err
     assert main(["train", "run", "--resume", "--train.epochs", "2", "--optim.lr", "0.01", "--quiet"]) == 0
@@ -120,6 +167,7 @@ def test_a_method_whose_code_has_changed_is_another(tmp_path, capsys, monkeypatc
     # Whoever measures a network needs no code of its training; who goes on with that does.
     source.unlink()
     monkeypatch.delitem(sys.modules, "compared_method")
+    monkeypatch.delitem(sys.modules, "compared_helper")
     for command in (["margins", "run", "--count", "5"], ["evaluate", "run", "--attack", "clean"], ["curves", "run"]):
         assert main(command) == 0, capsys.readouterr().err
     assert main(["train", "run", "--resume", "--train.epochs", "3"]) == 2

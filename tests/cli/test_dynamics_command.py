@@ -1,4 +1,4 @@
-"""``dyart dynamics``, ``dyart curves`` and ``dyart plane``, end to end on small things."""
+"""``dyart dynamics`` and ``dyart curves``, end to end on small things."""
 
 import csv
 import errno
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dyart.cli import main, plane
+from dyart.cli import main
 from dyart.dynamics.watch import Watch
 from dyart.engine.run import train
 from dyart.recipes import resolve
@@ -74,7 +74,34 @@ def test_a_record_of_other_settings_is_said_to_be_replaced(run, tmp_path, capsys
     (tmp_path / "dynamics.json").write_text(json.dumps(record))
     assert "will be replaced" not in said(), "an earlier version kept no digest"
     other = said("--seed", "1", "--dyart.lam", "2")
-    assert f"{tmp_path / 'dynamics.json'} has other seed, methods, and will be replaced\n" in other
+    words = "another seed and choice of methods or of their settings"
+    assert f"{tmp_path / 'dynamics.json'} was measured with {words}, and will be replaced\n" in other
+
+
+def test_fewer_examples_do_not_replace_more(run, tmp_path, capsys):
+    run = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("dynamics*"))
+    for count in (65, 64, 1):
+        assert dynamics(run, "--count", str(count), "--methods", "at") == 0
+    said = capsys.readouterr().out
+    assert "128 train examples (2 whole batches; --count 65), " in said
+    assert "64 train examples in 1 batch, " in said
+    assert "64 train examples (1 whole batch; --count 1), " in said
+    stays = f"{run / 'dynamics.json'} is of 128 examples, and stays as it is (--out {run} would replace it)\n"
+    assert said.count(stays) == 2
+    assert json.loads((run / "dynamics.json").read_text())["counts"]["examples"] == 128
+    beside = run / "dynamics-train-64"
+    assert json.loads((beside / "dynamics.json").read_text())["counts"]["examples"] == 64
+    assert (beside / "dynamics-scatter.png").is_file()
+    assert dynamics(run, "--count", "64", "--methods", "at", "--out", run) == 0
+    assert f"{run / 'dynamics.json'} was measured with another number of batches, and will" in capsys.readouterr().out
+    for count, checkpoint in ((100, run), (64, run / "checkpoints" / "epoch-0001"), (64, run)):
+        assert dynamics(checkpoint, "--count", str(count), "--methods", "at") == 0
+        assert json.loads((run / "dynamics.json").read_text())["counts"]["examples"] == 128
+    record = json.loads((run / "dynamics.json").read_text())
+    (run / "dynamics.json").write_text(json.dumps(record | {"checkpoint": "checkpoints/epoch-0001"}))
+    assert dynamics(run, "--count", "64", "--methods", "at") == 0
+    record = json.loads((run / "dynamics.json").read_text())
+    assert record["counts"]["examples"] == 64, "of the best epoch, where the other was the best one before"
 
 
 def test_options_reach_the_measurement(run, tmp_path, capsys):
@@ -119,9 +146,8 @@ def test_several_runs_share_their_figures(run, tmp_path):
 def test_without_a_folder_every_run_keeps_its_own_records(run, tmp_path, monkeypatch):
     """Where a report finds them; the figures of all are apart."""
     monkeypatch.chdir(tmp_path)
-    one, other = (shutil.copytree(run, tmp_path / name) for name in ("one", "other"))
-    for folder in (one, other):
-        (folder / "dynamics.csv").unlink(missing_ok=True)
+    without = shutil.ignore_patterns("dynamics*")
+    one, other = (shutil.copytree(run, tmp_path / name, ignore=without) for name in ("one", "other"))
     assert dynamics(one, other, "--count", "64", "--methods", "at") == 0
     assert all((folder / "dynamics.csv").is_file() for folder in (one, other))
     apart = tmp_path / "runs" / "dynamics"
@@ -150,13 +176,16 @@ def test_runs_that_cannot_share_figures_are_refused_before_any_work(run, tmp_pat
         (["--at.radus", "1"], "did you mean at.radius"),
         (["--nonsense", "1"], "--METHOD.KEY VALUE"),
         (["--count", "0"], "count must be at least 1"),
+        (["--steps", "1"], "--steps must be at least 2, got 1"),
         (["--radius", "8"], "--radius 8 is larger than the box of all inputs (1): did you mean 8/255?"),
         (["--averaged", "--update", "optimizer"], "without --averaged"),
     ],
 )
 def test_mistakes_are_one_line(run, words, message, capsys):
-    assert dynamics(run, *words) == 2
-    assert message in capsys.readouterr().err
+    assert main(["dynamics", str(run), "--device", "cpu", "--count", "64", *words]) == 2
+    out, err = capsys.readouterr()
+    assert message in err
+    assert not out, "before anything is said of what is measured"
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path, capsys):
@@ -182,8 +211,40 @@ def test_curves_of_a_run(run, tmp_path, capsys):
     assert main(["curves", str(run), "--out", str(tmp_path / "curves")]) == 0
     assert (tmp_path / "curves.png").stat().st_size > 2000
     said = capsys.readouterr().out
-    assert "natural has no accuracies on training images" in said
-    assert "negative shares (monitor.every)" in said
+    drawn = "; means of batches are drawn instead"
+    words = "natural has no accuracies on training images (eval.train_examples{}); no negative shares (monitor.every)"
+    assert words.format(drawn) in said
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    copied = shutil.copytree(run, tmp_path / "bare")
+    few = [{key: value for key, value in record.items() if "accuracy" not in key} for record in records]
+    (copied / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in few))
+    assert main(["curves", str(copied)]) == 0
+    assert words.format("") in capsys.readouterr().out
+
+
+def test_curves_replace_figures_of_dyart_alone(run, tmp_path, capsys):
+    for _ in range(2):
+        assert main(["curves", str(run), "--out", str(tmp_path / "mine.png")]) == 0
+    for suffix in ("pdf", "svg", "png"):
+        capsys.readouterr()
+        path = tmp_path / f"mine.{suffix}"
+        before = path.read_bytes()
+        path.write_bytes(b"a photograph")
+        assert main(["curves", str(run), "--out", str(tmp_path / "mine.png")]) == 2
+        assert f"{path} was not drawn by dyart, and would be replaced: choose" in capsys.readouterr().err
+        assert path.read_bytes() == b"a photograph"
+        path.write_bytes(before)
+
+
+def test_curves_of_several_runs_lie_above_them(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        shutil.copytree(run, tmp_path / "runs" / name)
+    assert main(["curves", "runs/a"]) == 0
+    alone = (tmp_path / "runs" / "a" / "curves.svg").read_bytes()
+    assert main(["curves", "runs/a", "runs/b"]) == 0
+    assert "figure: runs/curves.png" in capsys.readouterr().out
+    assert (tmp_path / "runs" / "a" / "curves.svg").read_bytes() == alone
 
 
 def test_curves_of_a_watched_run_lack_nothing(tmp_path, capsys):
@@ -229,22 +290,6 @@ def test_where_nothing_can_be_written_nothing_is_measured(run, tmp_path, capsys,
     assert "choose another folder with --out" in capsys.readouterr().err
 
 
-def test_the_plane_is_drawn(tmp_path, monkeypatch, capsys):
-    small = {"NATURAL": 70, "ROBUST": 3, "WATCHED": 24, "DRAWN": 16, "GRID": 31, "FLOW_STEPS": 4, "SOFT_GRID": 41}
-    for name, value in (small | {"SOFT_STEPS": 40}).items():
-        monkeypatch.setattr(plane, name, value)
-    assert main(["plane", "--out", str(tmp_path), "--frames", "3", "--method", "at"]) == 0
-    names = {path.name for path in tmp_path.iterdir() if path.stat().st_size > 2000}
-    figures = {f"{name}.{suffix}" for name in ("movement", "curve", "soft") for suffix in ("pdf", "svg", "png")}
-    assert names == {"animation.gif", *figures}
-    assert "animation.gif" in capsys.readouterr().out
-
-
-def test_a_plane_needs_two_frames(capsys):
-    assert main(["plane", "--frames", "1"]) == 2
-    assert "--frames must be at least 2" in capsys.readouterr().err
-
-
 def test_the_monitor_of_a_loop_of_ones_own_is_drawn(run, tmp_path, capsys):
     lines = [
         {"step": step, "negative_share": share, "margin_quantiles": {"0.5": 0.1}}
@@ -255,7 +300,8 @@ def test_the_monitor_of_a_loop_of_ones_own_is_drawn(run, tmp_path, capsys):
         (tmp_path / name / "monitor.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     places = [str(tmp_path / name / "monitor.jsonl") for name in ("mine", "other")]
     assert main(["curves", *places]) == 0
-    drawn = (tmp_path / "mine" / "curves.svg").read_text()
+    assert not (tmp_path / "mine" / "curves.svg").exists()
+    drawn = (tmp_path / "curves.svg").read_text()
     assert ">negative speed<" in drawn
     assert all(f">{name}<" in drawn for name in ("mine", "other"))
     assert ">accuracy<" not in drawn
@@ -267,4 +313,4 @@ def test_the_monitor_of_a_loop_of_ones_own_is_drawn(run, tmp_path, capsys):
 def test_curves_of_a_file_of_weights_say_what_to_give(tmp_path, capsys):
     (tmp_path / "w.safetensors").write_bytes(b"\xd7\x00")
     assert main(["curves", str(tmp_path / "w.safetensors")]) == 2
-    assert "is no text: give a run's folder" in capsys.readouterr().err
+    assert "to draw: give a run's folder, or the monitor.jsonl" in capsys.readouterr().err

@@ -31,7 +31,7 @@ def test_a_record_of_other_settings_stays_and_the_same_is_made_anew(capsys, here
         "dynamics-w-linf-train-2": ("linf", 2),
     }
     status, out, _ = dynamics(capsys, *words, "--seed", "4", "--out", "dynamics-w")
-    assert "dynamics-w/dynamics.json has other seed, and will be replaced" in out
+    assert "dynamics-w/dynamics.json was measured with another seed, and will be replaced" in out
     assert record("dynamics-w")["seed"] == 4
 
 

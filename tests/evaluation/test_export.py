@@ -1,6 +1,7 @@
 """An exported network is the run's own, bit for bit, where this package does not exist."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -183,6 +184,41 @@ def test_the_command_writes_into_the_run_and_leaves_other_folders_alone(run, tmp
     assert "thesis.tex" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     assert main(["export", "no-such-run"]) == 2
+
+
+def test_the_export_of_another_run_stays(run, tmp_path, capsys):
+    out = export(run, tmp_path / "out")
+    before = contents(out)
+    other = shutil.copytree(run, tmp_path / "other", ignore=shutil.ignore_patterns("export"))
+    assert main(["export", str(other), "--out", str(out)]) == 2
+    assert f"{out} holds the export of another run, run: choose another folder with --out" in capsys.readouterr().err
+    assert contents(out) == before
+    assert str(run.parent).encode() not in before["robustbench.json"], "where it lay is nobody's business"
+    export(other)
+    export(other.rename(tmp_path / "moved"))
+    export(run, out)
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model.safetensors", "network.py"])
+def test_files_that_no_export_wrote_stay(run, tmp_path, name, capsys):
+    (tmp_path / name).write_text("weeks of training")
+    assert main(["export", str(run), "--out", str(tmp_path)]) == 2
+    assert (
+        f"{tmp_path / name} is of no export, which has its robustbench.json: choose another" in capsys.readouterr().err
+    )
+    assert contents(tmp_path) == {name: b"weeks of training"}
+
+
+def test_an_export_that_was_interrupted_is_made_anew(run, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dyart.evaluation.export._check", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            export(run, tmp_path)
+    assert not (tmp_path / "README.md").exists()
+    assert (export(run, tmp_path) / "README.md").is_file()
 
 
 def contents(folder):

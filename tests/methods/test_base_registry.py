@@ -166,6 +166,8 @@ def test_a_subclass_of_a_known_method_has_a_name_of_its_own(own):
         ("methods_of_mine:Class", ["no method 'methods_of_mine:Class'", "Class"]),
         ("methods_of_mine:NUMBER", ["'methods_of_mine:NUMBER' is no subclass of dyart.methods.base.Method"]),
         ("collections:Counter", ["'collections:Counter' is no subclass"]),
+        ("methods_of_mine.Mine", ["no method 'methods_of_mine.Mine'; did you mean 'methods_of_mine:Mine'?"]),
+        ("methods_of_mine.py", ["no method 'methods_of_mine.py'. Known: at, "]),
         ("methods_of_mine:", ["no method 'methods_of_mine:'"]),
         (":Class", ["':Class'"]),
     ],
@@ -174,6 +176,7 @@ def test_an_unknown_method(own, name, words):
     with pytest.raises(ValueError, match=r"method|Method") as caught:
         find(name)
     assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert not name or str(caught.value).count(repr(name)) == 1, "named once"
 
 
 def subclass(module, name="Other"):

@@ -110,7 +110,7 @@ def test_classes_are_told_apart_where_the_record_has_them(tmp_path):
     assert "By class" in text
     table = text[text.index("By class") :][:600]
     assert re.search(r"T-shirt/top\s+Trouser", table), table
-    assert re.search(r"0\.1, below it clean\s+0\.0.%\s*90\.0.%\s*1\.0.%\s*90\.0.%", table), table
+    assert re.search(r"robust at 0\.1; small: clean\s+0\.0.%\s*90\.0.%\s*1\.0.%\s*90\.0.%", table), table
 
 
 def test_of_many_classes_the_lowest_are_shown(tmp_path):

@@ -139,6 +139,20 @@ def test_the_page_says_what_the_speeds_are_speeds_of(tmp_path, update, words, ax
     assert html.escape(words) in page([run])
 
 
+def test_the_page_says_in_sentences_what_the_shares_are(tmp_path):
+    run = read_runs([write_run(tmp_path / "run")])[0]
+    first, second = motion.verdicts(run)
+    share = "30.0\u00a0% (11.0\u2009\u2013\u200960.0\u00a0%)"
+    assert first == (
+        "Share of the examples with a margin below 0.1 that one step brings closer to the boundary: "
+        f"AT {share} and DyART {share}."
+    )
+    assert second == (
+        "DyART against AT on the same examples: -10.0 points (exact McNemar test: p = 0.04; sign test over batches, "
+        "since the examples of a batch share one update: p = 0.5)."
+    )
+
+
 def test_long_curves_are_thinned_and_keep_their_end():
     records = [{"kind": "epoch", "epoch": n, "step": n, "loss": 1 / n} for n in range(1, 5001)]
     x, _ = curves.series(records, "loss")

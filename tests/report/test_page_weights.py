@@ -47,7 +47,9 @@ def test_margins_of_an_earlier_best_epoch_are_said_to_be(folder):
     change(folder / "margins.json", checkpoint_name=EARLIER)
     assert having(folder) == {"runs", "accuracy", "margins"}
     found = texts(folder)
-    assert re.search(rf"median margin 0\.\d+ L∞, \d+ examples {WORDS} losing margin", found["runs"])
+    assert re.search(
+        rf"median margin 0\.\d+ L∞, the 48 classified correctly, of 60 {WORDS} losing margin", found["runs"]
+    )
     assert f"mine: margins {WORDS}. To measure that: dyart margins {folder}" in found["margins"]
     assert re.search(r"Distance of \d+ test examples", found["margins"])
     assert re.search(r"by the margins alone, of \d+ images", found["accuracy"])

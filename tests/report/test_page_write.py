@@ -12,8 +12,21 @@ from page_cases import HOSTILE, Outline, evaluation, write_run
 
 from dyart.cli import main
 from dyart.engine.stored import RunError
+from dyart.report.curves import read_watched
 from dyart.report.page import write, write_page
 from dyart.report.page.run import class_names, read_runs, short_names
+
+# Lines that no monitor writes.
+MONITORED = (
+    "damaged\n",
+    "[1]\n",
+    '{"a": 1}\n',
+    '{"step": "ten"}\n',
+    '{"step": null, "margin_quantiles": {"0.5": 1}}\n',
+    '{"step": 15, "margin_quantiles": [0.5]}\n',
+    '{"step": 15, "margin_quantiles": {"0.5": "far"}}\n',
+    '{"step": 15, "negative_share": {}, "margin_quantiles": {"0.5": 1}}\n',
+)
 
 
 def content(page: str) -> dict:
@@ -145,6 +158,7 @@ def test_a_run_of_other_data_is_not_described_by_the_recipe(tmp_path):
         ("metrics.jsonl", '{"kind": "epoch", "epoch": 0, "step": 3}\n'),
         ("evaluation-9/evaluation.json", "{}"),
         ("monitor.jsonl", '{"epoch": 1, "margin_quantiles": {"0.5": 1}}\n'),
+        *(("monitor.jsonl", line) for line in MONITORED),
     ],
 )
 def test_a_damaged_file_is_named_and_the_page_written_all_the_same(tmp_path, file, garbage):
@@ -153,6 +167,19 @@ def test_a_damaged_file_is_named_and_the_page_written_all_the_same(tmp_path, fil
     (folder / file).write_text(garbage, encoding="utf-8")
     text = Outline(write_page([folder]).read_text(encoding="utf-8")).text
     assert f"{file} cannot be read" in text
+    assert "Not measured yet: margins through the training" not in text, "it was, whatever became of it"
+
+
+def test_a_damaged_line_of_a_monitor_is_named_and_drops_no_other_without_a_word(tmp_path):
+    path = write_run(tmp_path / "run") / "monitor.jsonl"
+    first, *others = path.read_text().splitlines(keepends=True)
+    for line in MONITORED:
+        path.write_text("".join([first, line, *others]))
+        (run,) = read_runs([path.parent])
+        (words,) = run.damaged
+        assert re.match(r"monitor\.jsonl cannot be read: ValueError: line 2\b", words), words
+        with pytest.raises(ValueError, match=r"monitor\.jsonl: line 2\b.*; mend that line or take it out$"):
+            read_watched(path)
 
 
 @pytest.mark.parametrize("place", [0.2, 0.5, 0.8, 0.99])
@@ -351,10 +378,11 @@ def test_the_command(two, tmp_path, capsys):
     assert "<h1>Two &amp; two</h1>" in out.read_text(encoding="utf-8")
     assert main(["report", str(tmp_path)]) == 2
     assert "is no run" in capsys.readouterr().err
-    (alone := write_run(tmp_path / "alone")).joinpath("report.html").write_text("my thesis")
+    mine = "<!DOCTYPE html>\n<title>My thesis</title>\n<p>about the dyart report</p>\n"
+    (alone := write_run(tmp_path / "alone")).joinpath("report.html").write_text(mine)
     assert main(["report", str(alone)]) == 2
     assert "report.html is no page of dyart's" in capsys.readouterr().err
-    assert (alone / "report.html").read_text() == "my thesis"
+    assert (alone / "report.html").read_text() == mine
     with pytest.raises(SystemExit, match="2"):
         main(["report", *map(str, two), "--out", f"{tmp_path}/new/"])
     assert "new/ is a folder: name the file" in capsys.readouterr().err

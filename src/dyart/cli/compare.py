@@ -2,7 +2,10 @@
 
 import argparse
 import json
+import sys
 from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,8 @@ import numpy as np
 from dyart.data.ranks import team_here
 from dyart.dynamics.watch import Watch
 from dyart.engine.display import Display
-from dyart.engine.environment import changed_sources
+from dyart.engine.environment import changed_sources, commit, recorded
+from dyart.engine.files import read_object, write_json, write_whole
 from dyart.engine.fit import TrainingError
 from dyart.engine.run import train
 from dyart.engine.stored import CONFIG, ENVIRONMENT, read_config
@@ -22,7 +26,10 @@ from dyart.recipes import Config, RecipeError, differences, resolve
 # What the records of all runs must have in common.
 MEASURED = ("data", "images", "attack", "norm", "strict")
 
-TABLE, JSON = "compare.md", "compare.json"
+# The files of a comparison, with a number where earlier ones stay, and how the table begins.
+TABLE, JSON = "compare{}.md", "compare{}.json"
+HEAD = "Test accuracy in %, "
+COMMIT = 7  # characters of a commit
 
 
 @dataclass(frozen=True)
@@ -56,11 +63,12 @@ def compare_command(options: argparse.Namespace) -> None:
     if team_here().rank:  # of several processes, the first writes
         return
     text = "\n".join(_table(entries))
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / TABLE).write_text(text + "\n", encoding="utf-8")
     rows = [{"recipe": entry.recipe, "seeds": options.seeds, "runs": entry.measured} for entry in entries]
-    (options.out / JSON).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    print(f"\n{text}\n\n{options.out / TABLE}, {options.out / JSON}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    table, record = _free_files(options.out, _runs(rows))
+    write_json(record, rows)  # the first: without it nothing says whose a table is
+    write_whole(table, text + "\n")
+    print(f"\n{text}\n\n{table}, {record}")
 
 
 def _entry(recipe: str, options: argparse.Namespace) -> Entry:
@@ -69,9 +77,12 @@ def _entry(recipe: str, options: argparse.Namespace) -> Entry:
         config = resolve(recipe, [*options.rest, "--seed", str(seed)])
         folder = options.out / f"{config.recipe or Path(recipe).stem}-seed{seed}"
         config = replace(config, out=str(folder))
-        if not (folder / FILE).is_file() or not (folder / FLAGS).is_file():
+        finished = (folder / FILE).is_file() and (folder / FLAGS).is_file()
+        if not finished:
             _run(config, folder)
         _same(config, folder)
+        if finished and not team_here().rank:
+            print(_reused(folder), file=sys.stderr)
         measured.append({"seed": seed, **json.loads((folder / FILE).read_text(encoding="utf-8"))})
         with np.load(folder / FLAGS, allow_pickle=False) as stored:
             flags.append({name: stored[name] for name in stored.files})
@@ -98,6 +109,45 @@ def _same(config: Config, folder: Path) -> None:
         raise RecipeError(f"{folder} holds a run with other settings ({', '.join(changed)}): choose another --out")
 
 
+def _reused(folder: Path) -> str:
+    """Return a line on a run that is not trained again: by which code it was, and when it was measured."""
+    was, now = (read_object(folder / ENVIRONMENT) or {}).get("commit"), commit()
+    code = f"commit {_short(str(was))}" if was else f"dyart {recorded(folder / ENVIRONMENT, 'versions').get('dyart')}"
+    other = f"; the code is of commit {_short(now)} by now" if was and now and was != now else ""
+    date = datetime.fromtimestamp((folder / FILE).stat().st_mtime).astimezone().strftime("%Y-%m-%d")
+    return f"{folder}: finished earlier ({code}, {date}), not trained again{other}"
+
+
+def _short(name: str) -> str:
+    digits, dash, dirty = name.partition("-")
+    return f"{digits[:COMMIT]}{dash}{dirty}"
+
+
+def _free_files(out: Path, runs: set[tuple[str, int]]) -> tuple[Path, Path]:
+    """Return the files for a comparison: the first whose earlier content, if any, is of no other run than these."""
+    for number in count(1):
+        table, record = (out / name.format("" if number == 1 else f"-{number}") for name in (TABLE, JSON))
+        if _makes_room(table, record, runs):
+            break
+        print(f"{table} is not of these runs alone, and stays as it is", file=sys.stderr)
+    return table, record
+
+
+def _makes_room(table: Path, record: Path, runs: set[tuple[str, int]]) -> bool:
+    if not table.exists() and not record.exists():
+        return True
+    try:
+        known = not table.exists() or table.read_text(encoding="utf-8").startswith(HEAD)
+        return known and _runs(json.loads(record.read_bytes())) <= runs
+    except (OSError, ValueError, TypeError, LookupError):  # of something else, damaged, or gone
+        return False
+
+
+def _runs(rows: list[dict[str, Any]]) -> set[tuple[str, int]]:
+    """Return what is compared, as runs are named: recipes and seeds."""
+    return {(Path(row["recipe"]).stem, int(run["seed"])) for row in rows for run in row["runs"]}
+
+
 def _table(entries: list[Entry]) -> list[str]:
     columns = list(entries[0].flags[0])
     if any(list(flags) != columns for entry in entries for flags in entry.flags):
@@ -109,13 +159,11 @@ def _table(entries: list[Entry]) -> list[str]:
         for entry in entries
     ]
     first = entries[0]
-    lines = [
-        f"Test accuracy in %, {len(first.flags)} seed(s): mean ± half the range. {first.measured[0]['attack']}.",
-        "",
-    ]
-    lines += _aligned([head, *rows])
+    several = len(first.flags) > 1
+    seeds = f"{len(first.flags)} seeds: mean ± half the range" if several else "1 seed"
+    lines = [f"{HEAD}{seeds}. {first.measured[0]['attack']}.", "", *_aligned([head, *rows])]
     if len(entries) > 1:
-        seeds = "; ± half the range over the seeds" if len(first.flags) > 1 else ""
+        seeds = "; ± half the range over the seeds" if several else ""
         lines += ["", f"Points more than {first.recipe}, with 95 % intervals over the examples{seeds}:", ""]
         gains = [[e.recipe, *(_gain(_column(first, c), _column(e, c)) for c in columns)] for e in entries[1:]]
         lines += _aligned([["recipe", *columns], *gains])

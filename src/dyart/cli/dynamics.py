@@ -24,8 +24,10 @@ from dyart.dynamics.source import Source, batches_of, methods_of, optimizer_of, 
 from dyart.dynamics.step import Dynamics, measure
 from dyart.dynamics.table import table
 from dyart.engine.files import read_object
+from dyart.engine.stored import checkpoint_of
 from dyart.evaluation.examples import data_digest, model_digest
 from dyart.report.bars import write_bars
+from dyart.report.page.words import listed
 from dyart.report.scatter import Cloud, clouds_of, write_scatter
 from dyart.report.style import FORMATS, radius_words
 
@@ -33,6 +35,21 @@ SCATTER, BARS = "dynamics-scatter", "dynamics-bars"
 SEVERAL = Path("runs/dynamics")
 # The paper's two.
 USUAL = ("at", "dyart")
+LEAST_STEPS = 2  # of a search
+# Settings whose names do not say what they are.
+WORDS = {
+    "data": "data set",
+    "weights": "kind of weights",
+    "data_digest": "content of the data",
+    "named": "name or options of the network",
+    "digest": "content of the weights",
+    "search_steps": "number of search steps",
+    "batches": "number of batches",
+    "batch_size": "batch size",
+    "radius_text": "radius",
+    "against": "method to compare with",
+    "methods": "choice of methods or of their settings",
+}
 
 
 class Aim(NamedTuple):
@@ -58,6 +75,8 @@ def dynamics_command(options: argparse.Namespace) -> None:
     """Measure every network, print its table, write its files, and draw the figures of all."""
     if options.count < 1:
         raise ValueError(f"--count must be at least 1, got {options.count}")
+    if options.steps < LEAST_STEPS:
+        raise ValueError(f"--steps must be at least {LEAST_STEPS}, got {options.steps}")
     sources = name_apart(open_sources(options))
     names, against = _methods(list(sources.values()), options)
     aim = Aim(names, against, _radius(list(sources.values()), options))
@@ -163,10 +182,15 @@ def _refuse_foreign(out: Path, folders: Collection[Path], named: bool) -> None:
 
 
 def _own_folder(plan: Plan) -> Path:
-    """Return a run's folder; of another network, one that keeps no record of other settings."""
+    """Return a run's folder, or one in it if that has more examples; of another network, one of no other settings."""
     source, settings = plan.source, plan.settings
     if source.trained:
-        return source.folder
+        path, images = source.folder / files.JSON, _images(settings)
+        stored = files.examples(path)
+        if stored <= images or _is_of_earlier_best(path, source):
+            return source.folder
+        print(f"{path} is of {stored} examples, and stays as it is (--out {source.folder} would replace it)")
+        return source.folder / f"dynamics-{settings['split']}-{images}"
     second = f"{source.folder.name}-{source.norm}-{settings['split']}"
     folder, stays = free_folder(source.folder, second, lambda place: bool(_changed(place / files.JSON, settings)))
     if stays:
@@ -174,12 +198,21 @@ def _own_folder(plan: Plan) -> Path:
     return folder
 
 
+def _is_of_earlier_best(path: Path, source: Source) -> bool:
+    """Say whether a run's record is of another checkpoint than its best one, which is measured now."""
+    best = checkpoint_of(source.folder).name
+    recorded = (read_object(path) or {}).get("checkpoint")
+    measures_best = source.checkpoint is not None and source.checkpoint.name == best
+    return measures_best and recorded is not None and Path(str(recorded)).name != best
+
+
 def _measure(plan: Plan, folder: Path, aim: Aim, options: argparse.Namespace) -> Dynamics:
     source, methods, settings = plan.source, plan.methods, plan.settings
     _announce(settings, options.count, aim.radius)
     if changed := _changed(folder / files.JSON, settings):
         keeps = "" if options.out else " (--out keeps it)"
-        print(f"{folder / files.JSON} has other {', '.join(changed)}, and will be replaced{keeps}")
+        other = listed(list(dict.fromkeys(WORDS.get(name, name) for name in changed)))
+        print(f"{folder / files.JSON} was measured with another {other}, and will be replaced{keeps}")
     measured = measure(
         source.model,
         plan.batches,
@@ -237,6 +270,10 @@ def _radius(sources: list[Source], options: argparse.Namespace) -> float:
     return radii.pop()
 
 
+def _images(settings: dict[str, Any]) -> int:
+    return int(settings["batches"] * settings["batch_size"])
+
+
 def _weights_in_words(settings: dict[str, Any]) -> str:
     if settings["checkpoint"] is not None:
         return f"{settings['weights']} weights of {settings['checkpoint']}"
@@ -245,11 +282,12 @@ def _weights_in_words(settings: dict[str, Any]) -> str:
 
 
 def _announce(settings: dict[str, Any], count: int, radius: float) -> None:
-    images = settings["batches"] * settings["batch_size"]
+    images, batches = _images(settings), settings["batches"]
+    noun = "batch" if batches == 1 else "batches"
+    parts = f"in {batches} {noun}" if images <= count else f"({batches} whole {noun}; --count {count})"
     print(
         f"{settings['network']} on {settings['data']}, {_weights_in_words(settings)}\n"
-        f"{images} {settings['split']} examples in {settings['batches']} batches, {settings['norm']} margins; "
-        f"theta' = {settings['step']}"
+        f"{images} {settings['split']} examples {parts}, {settings['norm']} margins; theta' = {settings['step']}"
     )
     if images < count:
         print(f"--count {count} is more than there are: all whole batches of the {settings['split']} set are taken")

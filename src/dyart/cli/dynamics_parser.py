@@ -24,9 +24,9 @@ every method crafts its points, and its update theta' = -grad L (or the optimize
 boundary at each example of that batch. Only correctly classified examples with a locally optimal point count.
 
 writes dynamics.csv (one line per example with a boundary point), dynamics.json, dynamics.npz, dynamics-scatter and
-dynamics-bars (.pdf, .svg, .png) into the run's folder or OUT. With several runs: into a folder per run below OUT, and
-figures of all into OUT. Of a network that is of no run: into dynamics- and the name of its weights or the model; dyart
-report shows that folder.
+dynamics-bars (.pdf, .svg, .png) into the run's folder (into one in it, if there are results of more examples) or OUT.
+With several runs: into a folder per run below OUT, and figures of all into OUT. Of a network that is of no run: into
+dynamics- and the name of its weights or the model; dyart report shows that folder.
 """
 
 CURVES_HELP = """\
@@ -131,7 +131,8 @@ def add_curves(commands: Commands) -> None:
         help="tables of published curves, drawn below: METHOD_acc.csv (iteration, test_clean, test_robust, "
         "train_clean, train_robust), or negative shares (iteration, a column per method)")  # fmt: skip
     add("--out", type=file_path,
-        help="file, with any suffix: .pdf, .svg and .png are written (default: curves in the first RUN)")  # fmt: skip
+        help="file, with any suffix: .pdf, .svg and .png are written (default: curves in the RUN, or in the folder "
+        "above several)")  # fmt: skip
     curves.set_defaults(run=_curves)
 
 

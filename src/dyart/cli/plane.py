@@ -1,7 +1,6 @@
 """``dyart plane``: a small training on points of the plane, its boundary drawn while it moves."""
 
 import argparse
-import inspect
 import math
 import sys
 import time
@@ -23,6 +22,7 @@ from dyart.dynamics.plane import Moment, Probe, Stretch, field, grid_logits, mom
 from dyart.dynamics.step import method_update
 from dyart.engine.fabric import make_fabric
 from dyart.methods.base import Method, find
+from dyart.methods.constructor import settings_of
 from dyart.methods.natural import Natural
 from dyart.models import build
 from dyart.report import style
@@ -66,19 +66,20 @@ def plane_command(options: argparse.Namespace) -> None:
         [Stretch(Natural(), NATURAL), Stretch(method, ROBUST)],
         probe,
         every=every,
+        also=(FLOW_FROM, NATURAL),
         lr=LR,
         tick=counter.tick,
     )
+    at = {m.step: m.weights for m in moments}
     few = Probe(probe.inputs[:DRAWN], probe.labels[:DRAWN])
-    begun = next(m.weights for m in moments if m.step >= NATURAL)
-    written = _movement(model, begun, method, few, _loader(data, BATCH, options.seed + 1, device), out)
-    early = next(m.weights for m in moments if m.step >= FLOW_FROM)
-    written += _curve(model, early, few, _loader(data, len(data.fit), options.seed, device), out)
+    written = _movement(model, at[NATURAL], method, few, _loader(data, BATCH, options.seed + 1, device), out)
+    written += _curve(model, at[FLOW_FROM], few, _loader(data, len(data.fit), options.seed, device), out)
     written += _soft(options.seed, device, out)
-    frames = [Frame(m.step, m.phase, field(model, 0, GRID, m.weights), _scene(m)) for m in moments]
+    shown = [m for m in moments if m.step % every == 0 or m.step == steps - 1]
+    frames = [Frame(m.step, m.phase, field(model, 0, GRID, m.weights), _scene(m)) for m in shown]
     written.append(write_animation(frames, out / "animation.gif", RADIUS, tick=counter.tick))
-    shown = [str(path) for path in written if path.suffix in (".png", ".gif")]
-    print("\n".join(shown) + f"\n(each figure also as .pdf and .svg) {time.monotonic() - started:.0f} s in all")
+    pictures = [str(path) for path in written if path.suffix in (".png", ".gif")]
+    print("\n".join(pictures) + f"\n(each figure also as .pdf and .svg) {time.monotonic() - started:.0f} s in all")
 
 
 def _movement(
@@ -168,7 +169,7 @@ def _loader(data: DataSet, size: int, seed: int, device: torch.device) -> Loader
 def _method(name: str) -> Method[Any]:
     """Return a method with those of the plane's settings that it has."""
     cls = find(name)
-    has = inspect.signature(cls.__init__).parameters
+    has = {parameter.name for parameter in settings_of(cls)}
     return cls(**{key: value for key, value in SETTINGS.items() if key in has})
 
 

@@ -5,9 +5,6 @@ from pathlib import Path
 
 from dyart.cli.parsers import Commands, file_path
 
-# Bytes of a file that are looked at for a page's title, which may name many runs.
-HEAD = 1_000_000
-
 HELP = """\
 examples:
   dyart report runs/mine                           runs/mine/report.html
@@ -62,18 +59,7 @@ def _report(options: argparse.Namespace) -> None:
 
     if options.out is not None and options.out.is_dir():
         raise ValueError(f"--out {options.out} is a folder: name the HTML file, e.g. {options.out / NAME}")
-    if options.out is not None and options.out.is_file() and not _is_page(options.out):
-        raise ValueError(f"--out {options.out} is no page of dyart's: choose another name")
     if options.out is not None:
         make_folder(options.out.parent)
     path = write_page(runs_in(runs_among(options.runs, MARKS), MARKS), options.out, options.title)
     print(f"{path} ({path.stat().st_size / 1e6:.1f} MB, opens offline)")
-
-
-def _is_page(path: Path) -> bool:
-    """Say whether a file is a page of this command, by its head."""
-    from dyart.report.page.write import BRAND
-
-    with path.open("rb") as file:
-        head = file.read(HEAD)
-    return head.startswith(b"<!DOCTYPE html>") and f" {BRAND}</title>".encode() in head

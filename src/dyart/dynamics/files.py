@@ -59,6 +59,13 @@ def foreign(folder: Path) -> Path | None:
     return next((path for path, is_own in there.items() if not is_own(path)), None)
 
 
+def examples(path: Path) -> int:
+    """Return how many examples a ``dynamics.json`` is of; 0 where there is none that can be read."""
+    counts = (read_object(path) or {}).get("counts")
+    count = counts.get("examples") if isinstance(counts, dict) else None
+    return count if isinstance(count, int) else 0
+
+
 def _is_csv(path: Path) -> bool:
     with path.open(encoding="utf-8", errors="replace") as file:
         return file.readline().startswith(HEAD)

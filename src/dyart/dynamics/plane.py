@@ -1,6 +1,6 @@
 """A training on points of the plane, watched: where the boundary is, and how fast it moves, at many moments."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
@@ -62,12 +62,13 @@ def watched_training(
     probe: Probe,
     *,
     every: int,
+    also: Collection[int] = (),
     lr: float,
     momentum: float = 0.9,
     norm: Norm = "l2",
     tick: Callable[[], None] = lambda: None,
 ) -> list[Moment]:
-    """Train a network in place with SGD and return its moments: before every ``every``-th step, and the last.
+    """Train a network in place with SGD and return its moments: before every ``every``-th step, ``also``, and the last.
 
     Args:
         model: in training mode; without layers that behave differently in it, such as BatchNorm, its speeds are exact.
@@ -75,6 +76,7 @@ def watched_training(
         stretches: what to train with, in turn; each has an optimizer of its own.
         probe: the examples to watch.
         every: steps between two moments.
+        also: further steps, counted from 0, before which there is a moment.
         lr: learning rate.
         momentum: of SGD.
         norm: of margins and speeds.
@@ -87,7 +89,7 @@ def watched_training(
         optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
         for _ in range(steps):
             batch = next(batches)
-            if step % every == 0 or step == total - 1:
+            if step % every == 0 or step in also or step == total - 1:
                 update = method_update(model, method, batch, optimizer=optimizer)
                 moments.append(moment(model, step, method.name, probe, update, norm))
             optimizer.zero_grad()

@@ -52,7 +52,8 @@ def _verdict(test: dict[str, Any]) -> str:
         f"{second} against {first}, below the radius: {100 * test['difference']:+.1f} points\n"
         f"  negative only under {first} {test['only_first']}, only under {second} {test['only_second']} examples, "
         f"p = {test['p_value']:.2g} (exact McNemar, as if examples were independent)\n"
-        f"  more of them under {first} in {test['batches_first']}, under {second} in {test['batches_second']} batches, "
+        f"  more of them under {first} in {test['batches_first']}, under {second} in {test['batches_second']} "
+        f"{'batch' if test['batches_second'] == 1 else 'batches'}, "
         f"p = {test['p_value_by_batch']:.2g} (sign test: the examples of a batch share one update)"
     )
 

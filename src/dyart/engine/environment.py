@@ -1,9 +1,7 @@
 """What a training's result depends on besides its configuration."""
 
-import hashlib
 import platform
 import subprocess  # nosec B404  # fixed commands, without a shell
-import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,9 @@ import torch
 
 from dyart.engine.fabric import Fabric
 from dyart.engine.files import read_object
+from dyart.engine.sources import own_sources
 from dyart.methods.awp import SUFFIX
-from dyart.models.factory import is_factory, load_named
+from dyart.models.factory import is_factory
 from dyart.recipes import Config
 
 PACKAGES = ("dyart", "torch", "numpy", "lightning-fabric", "lightning", "safetensors")
@@ -33,25 +32,21 @@ def _around(fabric: Fabric) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "processes": fabric.world_size,
-        "commit": _commit(),
+        "commit": commit(),
     }
 
 
 def sources(config: Config, method: bool = True) -> dict[str, str]:
-    """Return the SHA-256 of the files that networks and methods of the user's own come from, by module.
+    """Return the SHA-256 of the files that networks and methods of the user's own come from, by module (see sources).
 
     Args:
         config: names them.
         method: False: of the network alone. To measure it, its method's code need not be there.
     """
-    found = {}
+    found: dict[str, str] = {}
     names = [config.model.name, *([str(config.method["name"])] if method else [])]
     for name in filter(is_factory, names):
-        load_named(name.removesuffix(SUFFIX))
-        module = name.split(":")[0]
-        file = getattr(sys.modules[module], "__file__", None)
-        if file is not None and Path(file).is_file():
-            found[module] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        found |= own_sources(name.removesuffix(SUFFIX))
     return found
 
 
@@ -105,7 +100,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """Return the commit of the source tree that is running, if it is one."""
     here = Path(__file__).parent
     if "site-packages" in here.parts:  # installed, perhaps inside a repository of something else

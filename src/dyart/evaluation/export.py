@@ -37,39 +37,58 @@ SAFETENSORS, STATE, NETWORK, RECORD, CARD = (
 CHECKED = 8
 # What a record asks for, and the names of all that its export could not know.
 PARTS, OPEN = ("model_info", "issue"), "left_open"
+# Which run it is of: its name and, since others read this, no more than a sum of its place.
+RUN, PLACE = "run", "run_place"
 
 
 def export(place: Path, out: Path | None = None) -> Path:
     """Write the averaged weights of a run's best epoch (or of a checkpoint) and all that using them takes.
 
     The network that the folder defines is built and compared with the run's own before the folder counts as written.
-    An earlier export is replaced, but for what somebody has filled in in its record since.
+    An earlier export of the run is replaced, but for what somebody has filled in in its record since.
 
     Args:
         place: a run's folder or one of its checkpoints.
         out: the folder; None: ``export`` in the run's folder.
 
     Raises:
-        RunError: the place is no run, or the folder holds something else, or a card that was edited.
+        RunError: the place is no run, or the folder holds something else, another run's export, or a card that was
+            edited.
     """
     folder, checkpoint = run_folder(place), checkpoint_of(place)
     config = read_config(folder, method=False)
     data = load(config.data.name, Path(config.data.root) if config.data.root else None)
     out = folder / "export" if out is None else out
     earlier = _earlier_record(out)
+    _refuse_other(out, earlier, folder)
     _make_room(out)
     model = make_model(config, data).eval()
     weights = averaged_weights(checkpoint)
     load_weights(model, weights, str(checkpoint))
+    evaluation = _evaluation(folder, checkpoint, data, model)
+    record = _filled_in(submission(config, data, evaluation), earlier) | _whose(folder)
+    write_json(out / RECORD, record)  # the first: an export that is interrupted is known as one
     _write_weights(model, out, config, data)
     write_whole(out / NETWORK, _source(config, data))
     _check(model, out, data, config)
-    evaluation = _evaluation(folder, checkpoint, data, model)
-    record = _filled_in(submission(config, data, evaluation), earlier)
-    write_json(out / RECORD, record)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     write_whole(out / CARD, _sealed(card(config, data, evaluation, record, checkpoint, parameters)))
     return out
+
+
+def _whose(folder: Path) -> dict[str, str]:
+    place = folder.resolve()
+    return {RUN: place.name, PLACE: hashlib.sha256(str(place).encode()).hexdigest()[:16]}
+
+
+def _refuse_other(out: Path, earlier: dict[str, Any], folder: Path) -> None:
+    """Raise where a folder holds the export of another run. One inside of the run's own may have moved with it."""
+    before, inside = earlier.get(PLACE), out.resolve().is_relative_to(folder.resolve())
+    if before not in (None, _whose(folder)[PLACE]) and not inside:
+        raise RunError(
+            f"{out} holds the export of another run, {earlier.get(RUN)}: choose another folder with --out, or move "
+            "that one away"
+        )
 
 
 def _make_room(out: Path) -> None:
@@ -81,6 +100,12 @@ def _make_room(out: Path) -> None:
     if (out / CARD).exists() and not _is_sealed(out / CARD):
         raise RunError(
             f"{out / CARD} was edited, or no export wrote it: choose another folder with --out, or move the file away"
+        )
+    taken = [name for name in (SAFETENSORS, STATE, NETWORK) if (out / name).exists()]
+    if taken and not (out / RECORD).exists():
+        raise RunError(
+            f"{out / taken[0]} is of no export, which has its {RECORD}: choose another folder with --out, or move the "
+            "file away"
         )
     out.mkdir(parents=True, exist_ok=True)
 

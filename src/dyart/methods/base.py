@@ -332,7 +332,8 @@ def find(name: str) -> "type[Method[Any]]":
         try:
             found = load_named(name, "method", "package.module:Class")
         except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(f"no method {name!r}: {error}") from error
+            words = str(error).removeprefix(f"{name!r}: ").removesuffix(f", got {name!r}")  # it is named already
+            raise ValueError(f"no method {name!r}: {words}") from error
         if not (inspect.isclass(found) and issubclass(found, Method)):
             raise ValueError(f"{name!r} is no subclass of dyart.methods.base.Method")
         if "name" not in vars(found):  # of its own: a subclass of AT is not "at"
@@ -340,9 +341,15 @@ def find(name: str) -> "type[Method[Any]]":
         return found
     methods = registered()
     if name not in methods:
-        near = get_close_matches(name.lower(), methods, 1)
+        near = _with_colon(name) or get_close_matches(name.lower(), methods, 1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
         raise ValueError(
             f"no method {name!r}{hint} Known: {', '.join(methods)}, any other with -awp, or package.module:Class"
         )
     return methods[name]
+
+
+def _with_colon(name: str) -> list[str]:
+    """Return ``module:Class`` for a name that is written ``module.Class``, by its capital: nothing is imported."""
+    module, _, attribute = name.rpartition(".")
+    return [f"{module}:{attribute}"] if module and attribute[:1].isupper() else []

@@ -62,16 +62,14 @@ def read_watched(path: Path) -> Curves:
     """Return the curve of a ``monitor.jsonl`` alone, as a ``BoundaryMonitor`` writes it in a loop of one's own.
 
     Raises:
-        ValueError: it has no observation with vulnerable examples.
+        ValueError: it has no observation with vulnerable examples, or a damaged one.
     """
-    try:
-        series = _watched(path)
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is no text: give a run's folder, or the monitor.jsonl of a loop of your own"
-        ) from error
+    series = _watched(path)
     if not len(series[0]):
-        raise ValueError(f"{path} has no observations of vulnerable examples to draw: is it a monitor's file?")
+        raise ValueError(
+            f"{path} has no observations of vulnerable examples to draw: give a run's folder, or the monitor.jsonl of "
+            "a loop of your own"
+        )
     return {NEGATIVE: series}
 
 
@@ -244,7 +242,10 @@ def _shares(axis: "Axes", trainings: Mapping[str, Curves], smoothing: int, besid
 
 def _watched(path: Path) -> Series:
     """Return the share of negative speed at every observed step with vulnerable examples; nothing without a file."""
-    seen = read_monitor(path) if path.is_file() else {"step": np.zeros(0), NEGATIVE: np.zeros(0)}
+    try:
+        seen = read_monitor(path) if path.is_file() else {"step": np.zeros(0), NEGATIVE: np.zeros(0)}
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; mend that line or take it out") from error
     known = ~np.isnan(seen[NEGATIVE])
     return seen["step"][known], seen[NEGATIVE][known]
 

@@ -36,6 +36,13 @@ METHOD_NAMES |= {"at-awp": "AT-AWP", "trades-awp": "TRADES-AWP", "dyart-awp": "D
 UPDATES = {"gradient": "\u03b8\u2032 = \u2212\u2207L", "optimizer": "the optimizer's step"}
 
 FORMATS = (".pdf", ".svg", ".png")
+# In the metadata of a picture: whose it is, for whoever is about to replace it.
+DRAWN = "drawn by dyart"
+METADATA: dict[str, dict[str, Any]] = {
+    ".pdf": {"Creator": DRAWN, "CreationDate": None},
+    ".svg": {"Creator": DRAWN, "Date": None},
+    ".png": {"Software": DRAWN},
+}
 DPI = 300
 SETTINGS: dict[Any, Any] = {
     "font.size": 8,
@@ -71,15 +78,25 @@ def save(figure: "Figure", path: str | Path, formats: Sequence[str] = FORMATS) -
     """Write a figure in every format, beside each other; a suffix of ``path`` that names a format does not count."""
     import matplotlib
 
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stem = path.stem if path.suffix in FORMATS else path.name  # not a name with a point in it, as in radius-0.1
-    written = [path.with_name(stem + suffix) for suffix in formats]
+    written = pictures(path, formats)
+    written[0].parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(SETTINGS):  # fonts of SVG and PDF are chosen while writing
         for file in written:
-            date = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(file.suffix, {})
-            figure.savefig(file, dpi=DPI, metadata=date)
+            figure.savefig(file, dpi=DPI, metadata=METADATA.get(file.suffix, {}))
     return written
+
+
+def pictures(path: str | Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Return the files that :func:`save` writes."""
+    path = Path(path)
+    stem = path.stem if path.suffix in FORMATS else path.name  # not a name with a point in it, as in radius-0.1
+    return [path.with_name(stem + suffix) for suffix in formats]
+
+
+def foreign(path: str | Path) -> Path | None:
+    """Return a picture that :func:`save` would replace, though it did not draw it; None where there is none."""
+    there = filter(Path.is_file, pictures(path))
+    return next((file for file in there if DRAWN.encode() not in file.read_bytes()), None)
 
 
 def check_update(update: str | None) -> None:

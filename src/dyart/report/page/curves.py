@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dyart.engine.metrics import Record
-from dyart.report.page.figures import MOST_POINTS, Figure, Trace, figure, line
+from dyart.report.page.figures import MOST_POINTS, PERCENT, Figure, Trace, figure, line
 from dyart.report.page.run import Run
 from dyart.report.page.words import percent
 
@@ -47,7 +47,7 @@ def validation(runs: Sequence[Run]) -> Figure | None:
             traces.append(point | {"marker": mark})
             words.append(f"{run.name}: best epoch {record['epoch']}, robust {percent(record['val_robust'])}")
     alt = "Clean and robust validation accuracy by epoch. " + "; ".join(words)
-    return figure(traces, alt, "epoch", "accuracy", yaxis={"tickformat": ".0%"}) if traces else None
+    return figure(traces, alt, "epoch", "accuracy", yaxis={"tickformat": PERCENT}) if traces else None
 
 
 def _on_training_images(run: Run, number: int) -> list[Trace]:

@@ -12,13 +12,15 @@ import numpy as np
 
 from dyart.attacks.radius import Radius
 from dyart.evaluation.intervals import wilson
-from dyart.report.page.files import Share
+from dyart.report.page.files import Estimate
 from dyart.report.page.run import Run
 from dyart.report.page.words import NORMS, listed, percent
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]
 
+# At an axis with any steps: as many digits as it takes, so that no two of its numbers look the same.
+PERCENT = ".2~%"
 MOST_POINTS = 400
 BINS = 40
 
@@ -132,18 +134,18 @@ def histogram(runs: Sequence[Run]) -> Figure | None:
     alt = "Distribution of the margins of test examples. " + "; ".join(words)
     radii = {runs[number].radius for number in margins if runs[number].has_radius}
     layout = radius_line(radius := radii.pop(), f"radius {radius}") if len(radii) == 1 else {}
-    yaxis = {"tickformat": ".0%", "rangemode": "tozero"}
+    yaxis = {"tickformat": PERCENT, "rangemode": "tozero"}
     margin = f"margin ({_norms([runs[number] for number in margins])})"
     return figure(traces, alt, margin, "share of examples", yaxis=yaxis, xaxis={"range": [0, end]}, **layout)
 
 
-def correct_share(run: Run) -> Share | None:
+def correct_share(run: Run) -> Estimate | None:
     """Return the share of the examples of ``margins.csv`` that are classified correctly, with its interval."""
     right = run.margins.get("correct") if run.margins is not None else None
     if right is None or not len(right):
         return None
     count = int((right > 0).sum())
-    return Share(count / len(right), *wilson(count, len(right)), len(right))
+    return Estimate(count / len(right), *wilson(count, len(right)), len(right))
 
 
 def median_margin(run: Run) -> float | None:

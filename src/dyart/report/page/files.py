@@ -24,7 +24,7 @@ NEEDED = {"index", "label", "margin"}
 
 
 @dataclass(frozen=True)
-class Share:
+class Estimate:
     """A share of examples with its 95 % interval; nan of no examples."""
 
     value: float
@@ -42,8 +42,8 @@ class Accuracy:
     data: str
     """Name of the data set, "" where the record does not say it."""
     images: int
-    clean: Share
-    robust: dict[Radius, Share]
+    clean: Estimate
+    robust: dict[Radius, Estimate]
     alarms: list[str]
     """Reasons to trust the numbers less."""
     folder: str
@@ -67,8 +67,8 @@ class Accuracy:
 class MethodShares:
     """Shares of negative speed under one step of a method: below the radius, and per interval of margins."""
 
-    below: Share
-    intervals: list[tuple[float, float, Share]]
+    below: Estimate
+    intervals: list[tuple[float, float, Estimate]]
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,9 @@ def read_accuracy(path: Path) -> Accuracy:
     content = read_json(path)
     images, given = int(content["images"]), content.get("intervals", {})
 
-    def share(key: str, value: float) -> Share:
+    def share(key: str, value: float) -> Estimate:
         low, high = given[key] if key in given else wilson(round(value * images), images)
-        return Share(float(value), float(low), float(high), images)
+        return Estimate(float(value), float(low), float(high), images)
 
     robust = {Radius(key): share(key, value) for key, value in content.get("robust", {}).items()}
     return Accuracy(
@@ -187,9 +187,9 @@ def read_shares(path: Path) -> Shares:
     )
 
 
-def _share(part: dict[str, Any]) -> Share:
+def _share(part: dict[str, Any]) -> Estimate:
     value = math.nan if part["share"] is None else float(part["share"])
-    return Share(value, float(part["low"]), float(part["high"]), int(part["count"]))
+    return Estimate(value, float(part["low"]), float(part["high"]), int(part["count"]))
 
 
 def _end(value: float | None) -> float:
@@ -201,17 +201,20 @@ def read_monitor(path: Path) -> Columns:
 
     A last line cut short by a crash is left out, and so is a line without margins.
     """
+    if damaged := damaged_lines(path):
+        raise ValueError(f"line {damaged[0]} is no observation of a monitor")
     rows: list[list[float]] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            content = json.loads(line)
-        except json.JSONDecodeError:
-            break
-        quantiles = content.get("margin_quantiles") or {}
-        values = [content["step"], content.get("negative_share"), content.get("correlation")]
-        values += [quantiles.get(share) for share in QUANTILES]
+    for number, record in enumerate(read_metrics(path), 1):
+        quantiles = record.get("margin_quantiles") or {}
+        if not isinstance(quantiles, dict):
+            raise ValueError(f"line {number}: margin_quantiles is {quantiles!r}, and no object")
+        values = {name: record.get(name) for name in ("step", "negative_share", "correlation")}
+        values |= {f"margin quantile {share}": quantiles.get(share) for share in QUANTILES}
+        for name, value in values.items():
+            if not (isinstance(value, int | float) or (value is None and name != "step")):
+                raise ValueError(f"line {number}: {name} is {value!r}, and no number")
         if quantiles.get("0.5") is not None:
-            rows.append([math.nan if value is None else float(value) for value in values])
+            rows.append([math.nan if value is None else float(value) for value in values.values()])
     table = np.array(rows, dtype=np.float64).reshape(-1, 3 + len(QUANTILES))
     return dict(zip(("step", "negative_share", "correlation", *QUANTILES), table.T, strict=True))
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dyart.report.page.colours import slots
-from dyart.report.page.figures import Figure, Trace, figure, text
+from dyart.report.page.figures import PERCENT, Figure, Trace, figure, text
 from dyart.report.page.files import SPEED, Columns
 from dyart.report.page.run import Run
 from dyart.report.page.words import DASH, class_name, interval, listed, percent
@@ -97,7 +97,7 @@ def bars(run: Run) -> Figure | None:
         })  # fmt: skip
         words.append(f"{method_name(name)} {', '.join(percent(share.value) for share in shares)}")
     alt = f"Share of examples with negative speed per interval of margins. {'; '.join(words)}"
-    yaxis = {"tickformat": ".0%", "rangemode": "tozero"}
+    yaxis = {"tickformat": PERCENT, "rangemode": "tozero"}
     layout = {
         "bargap": 0.28,
         "bargroupgap": 0.08,
@@ -133,21 +133,23 @@ def verdicts(run: Run) -> list[str]:
         return []
     radius = run.shares.radius
     said = [
-        f"{method_name(name)}: {percent(method.below.value)} ({interval(method.below)})"
+        f"{method_name(name)} {percent(method.below.value)} ({interval(method.below)})"
         for name, method in run.shares.methods.items()
         if not math.isnan(method.below.value)
     ]
     if not said:
         return []
-    sentences = [f"One step brings the boundary closer to so many of the examples with a margin below {radius}: "]
+    sentences = [f"Share of the examples with a margin below {radius} that one step brings closer to the boundary: "]
     sentences[0] += f"{listed(said)}."
     for test in run.shares.tests:
         first, second = method_name(str(test["first"])), method_name(str(test["second"]))
         careful = test.get("p_value_by_batch")
-        by_batch = f"; over batches, which share one update, p = {careful:.2g}" if careful is not None else ""
+        by_batch = ""
+        if careful is not None:
+            by_batch = f"; sign test over batches, since the examples of a batch share one update: p = {careful:.2g}"
         sentences.append(
             f"{second} against {first} on the same examples: {100 * test['difference']:+.1f} points "
-            f"(exact McNemar test p = {test['p_value']:.2g}{by_batch})."
+            f"(exact McNemar test: p = {test['p_value']:.2g}{by_batch})."
         )
     return sentences
 

@@ -3,7 +3,9 @@
 import json
 from typing import Any
 
+from dyart.recipes.config import Config
 from dyart.recipes.load import dump, flat, names, resolve
+from dyart.recipes.parser import build_parser
 from dyart.report.page.run import Run
 from dyart.report.page.words import listed
 
@@ -41,13 +43,28 @@ def _values(name: str) -> dict[str, Any]:
 def _changed(config: dict[str, Any], own: dict[str, Any]) -> list[str]:
     """Return the settings that differ from the recipe's, as they would be typed, the main ones first."""
     keys = [key for key in dict.fromkeys((*FIRST, *config)) if key in config and key not in NO_VALUES]
+    note = ""
+    if config.get("method.name") != own["method.name"]:
+        # Another method has settings of its own, to which its own defaults are compared, and not the recipe's.
+        defaults = _defaults(str(config.get("method.name")))
+        note = " (and its own settings)" if defaults is None else " (its own defaults but for what is said)"
+        known = {"method.name": None} | (defaults or {})
+        keys = [key for key in keys if not key.startswith("method.") or key in known]
+        own = {key: value for key, value in own.items() if not key.startswith("method.")} | known
     keys = [key for key in keys if key not in own or config[key] != own[key]]
-    if "method.name" not in keys:
-        return [f"{key} {_typed(config[key])}" for key in keys]
-    # Another method has settings of its own, to which the recipe has nothing to compare.
-    keys = [key for key in keys if key == "method.name" or not key.startswith("method.")]
-    more = {"method.name": " (and its own settings)"}
-    return [f"{key} {_typed(config[key])}{more.get(key, '')}" for key in keys]
+    return [f"{key} {_typed(config[key])}{note if key == 'method.name' else ''}" for key in keys]
+
+
+def _defaults(name: str) -> dict[str, Any] | None:
+    """Return the default settings of a method, as a run's config.yaml has them; None where its class is not here."""
+    import yaml
+
+    try:
+        values = build_parser(name).parse_object({"method": {"name": name}}).as_dict()["method"]
+    except Exception:  # somebody's code, which may be gone by now or fail in any way: the page does without
+        return None
+    found = flat(yaml.safe_load(dump(Config(method=values))))
+    return {key: value for key, value in found.items() if key.startswith("method.") and key != "method.name"}
 
 
 def _typed(value: Any) -> str:  # noqa: ANN401

@@ -9,12 +9,12 @@ from dyart.engine.stored import CONFIG
 from dyart.evaluation.records import FILE as EVALUATION
 from dyart.report.page import curves, motion
 from dyart.report.page.colours import slots
-from dyart.report.page.figures import Figure, correct_share, median_margin
+from dyart.report.page.figures import Figure, correct_share, distances, median_margin
 from dyart.report.page.files import Accuracy
 from dyart.report.page.markup import Markup, element, joined
 from dyart.report.page.parts import asset, missing, of_run, plot, plot_of_run, section
 from dyart.report.page.recipe import of_recipe
-from dyart.report.page.run import Run
+from dyart.report.page.run import MONITOR, Run
 from dyart.report.page.subject import same_data
 from dyart.report.page.tables import accuracy_table, class_table, name_tag, settings_table
 from dyart.report.page.weights import earlier_accuracy, earlier_dynamics, earlier_margins, of_earlier
@@ -46,7 +46,7 @@ def _card(run: Run) -> Markup:
         numbers.append(("clean accuracy", percent(right.value), more, run.searched))
     middle = median_margin(run)
     if middle is not None:
-        more = f"{NORMS.get(run.norm, run.norm)}, {listed(_counts([run]))} examples"
+        more = f"{NORMS.get(run.norm, run.norm)}, {_right(run)}"
         numbers.append(("median margin", f"{middle:.3g}", more, run.searched))
     own = run.shares.methods.get(str(run.config.get("method.name"))) if run.shares else None
     if run.shares and own and own.below.count:
@@ -68,6 +68,13 @@ def _card(run: Run) -> Markup:
         *problems,
         style=f"--own:var(--{run.colour})",
     )
+
+
+def _right(run: Run) -> str:
+    """Return which examples a median margin is of: those that are classified correctly have one."""
+    known = distances(run)
+    right, count = (0, 0) if known is None else (int((known > 0).sum()), len(known))
+    return f"{count:,} examples" if right == count else f"the {right:,} classified correctly, of {count:,}"
 
 
 def _counts(runs: Sequence[Run]) -> list[str]:
@@ -214,8 +221,13 @@ def margins(
             "the margin of every test example",
             lambda run: run.command("margins"),
         ),
-        missing(runs, lambda run: run.trained and run.monitor is None, "margins through the training", _watch),
+        missing(runs, _unwatched, "margins through the training", _watch),
     )
+
+
+def _unwatched(run: Run) -> bool:
+    """Return whether nothing was watched; of what cannot be read, the card says so."""
+    return run.trained and run.monitor is None and not (run.folder / MONITOR).is_file()
 
 
 def _watch(run: Run) -> str:

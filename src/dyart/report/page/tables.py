@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from dyart.recipes.load import flat
-from dyart.report.page.files import Accuracy, Share
+from dyart.report.page.files import Accuracy, Estimate
 from dyart.report.page.markup import Markup, element
 from dyart.report.page.run import Run
-from dyart.report.page.words import DASH, class_name, interval, percent
+from dyart.report.page.words import DASH, changes, class_name, interval, percent
 
 # Said elsewhere, or about the place of files alone: a difference there means nothing.
 NOT_SETTINGS = {"out", "recipe", "note"}
@@ -30,7 +30,7 @@ def accuracy_table(runs: Sequence[Run]) -> Markup:
         return Markup()
     radii = sorted({radius for _, accuracy in measured for radius in accuracy.robust})
     written = {radius: str(radius) for _, accuracy in measured for radius in accuracy.robust}
-    lines: dict[str, list[Share | None]] = {"clean": [accuracy.clean for _, accuracy in measured]}
+    lines: dict[str, list[Estimate | None]] = {"clean": [accuracy.clean for _, accuracy in measured]}
     lines |= {written[radius]: [accuracy.robust.get(radius) for _, accuracy in measured] for radius in radii}
     rows = []
     for words, shares in lines.items():
@@ -64,7 +64,7 @@ def class_table(runs: Sequence[Run]) -> Markup:
         for shares in (accuracy.by_class.get(label, {}) for label in labels):
             clean = element("small", percent(shares["clean"])) if "clean" in shares and radius != "clean" else ""
             cells.append(element("td", percent(shares[radius]), clean) if radius in shares else element("td", DASH))
-        words = radius if radius == "clean" else f"{radius}, below it clean"
+        words = radius if radius == "clean" else f"robust at {radius}; small: clean"
         rows.append(element("tr", element("th", name_tag(run), element("small", words), scope="row"), *cells))
     names = [element("th", class_name(named, label), scope="col") for label in labels]
     top = element(
@@ -107,8 +107,7 @@ def _settings(run: Run) -> dict[str, Any]:
     settings = {key: value for key, value in run.config.items() if key not in NOT_SETTINGS}
     about = flat({key: value for key, value in run.environment.items() if key not in ("seed", "changes")})
     versions = {"versions." + key.removeprefix("versions."): value for key, value in about.items()}
-    for number, change in enumerate(run.environment.get("changes") or []):
-        versions[f"versions.change {number + 1}"] = _written(change)
+    versions |= {f"versions.change {number}": words for number, words in enumerate(changes(run), 1)}
     return settings | versions
 
 

@@ -1,12 +1,14 @@
 """What was trained and how, in sentences for a person; and numbers as the page writes them."""
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from dyart.engine.resuming import in_words
 from dyart.engine.weights import WEIGHTS
 from dyart.recipes.config import BURN_INS
-from dyart.report.page.files import Share
+from dyart.report.page.files import Estimate
 from dyart.report.page.run import Run
 from dyart.report.style import method_name
 
@@ -29,6 +31,8 @@ METHODS = {
     "below {r0} ({norm}), most where it is smallest",
 }
 AWP = "-awp"
+# Of a commit, the beginning says enough.
+COMMIT = re.compile(r"\b([0-9a-f]{7})[0-9a-f]{33}\b")
 
 
 def percent(value: float) -> str:
@@ -36,7 +40,7 @@ def percent(value: float) -> str:
     return DASH if math.isnan(value) else f"{100 * value:.1f}\u00a0%"
 
 
-def interval(share: Share) -> str:
+def interval(share: Estimate) -> str:
     """Return the 95 % interval of a share, e.g. ``57.1-61.4 %`` with a longer dash."""
     return "" if math.isnan(share.value) else f"{100 * share.low:.1f}\u2009{DASH}\u2009{100 * share.high:.1f}\u00a0%"
 
@@ -69,7 +73,19 @@ def how(run: Run) -> list[str]:
     """Return a few sentences: the method, the training, what was kept; or what was measured."""
     if not run.trained:
         return [_elsewhere(run)]
-    return [sentence for sentence in (_method(run), _training(run), _kept(run)) if sentence]
+    return [sentence for sentence in (_method(run), _training(run), *changes(run), _kept(run)) if sentence]
+
+
+def changes(run: Run) -> list[str]:
+    """Return what changed where the training went on after a stop, a sentence for each time."""
+    recorded = run.environment.get("changes")
+    said = []
+    for change in recorded if isinstance(recorded, list) else []:
+        parts = change.items() if isinstance(change, dict) else ()
+        pairs = {str(key): (pair[0], pair[1]) for key, pair in parts if isinstance(pair, list) and len(pair) == 2}
+        if pairs:
+            said.append(COMMIT.sub(r"\1", f"From step {change.get('step')} on: {in_words(pairs)}."))
+    return said
 
 
 def _elsewhere(run: Run) -> str:

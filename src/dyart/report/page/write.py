@@ -22,6 +22,8 @@ from dyart.report.page.run import Run, read_runs
 from dyart.report.page.words import listed
 
 NAME, BRAND = "report.html", "dyart report"
+# Bytes of a file that are looked at for a page's title, which may name many runs.
+HEAD = 1_000_000
 # The whole file, plotly's script (4.8 MB) included.
 LARGEST = 8_000_000
 # Between what is counted and the limit: the template, a title.
@@ -38,16 +40,23 @@ def write_page(places: Sequence[Path], out: Path | None = None, title: str | Non
         title: of the page; None: the names of the runs.
 
     Raises:
-        RunError: one of the places is none of these, or the file that was not named is somebody else's.
+        RunError: one of the places is none of these, or the file is there and no such page.
         ImportError: plotly is not installed.
     """
     runs = read_runs(places)
     path = out or Path(os.path.commonpath([run.folder for run in runs])) / NAME
-    if out is None and path.is_file() and BRAND.encode() not in path.read_bytes():
-        raise RunError(f"{path} is no page of dyart's: choose another file with --out")
+    if path.is_file() and not _is_page(path):
+        raise RunError(f"{path} is no page of dyart's, and would be replaced: choose another file with --out")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, page(runs, title))
     return path
+
+
+def _is_page(path: Path) -> bool:
+    """Say whether a file is such a page, by its head."""
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+    return head.startswith(b"<!DOCTYPE html>") and f" · {BRAND}</title>".encode() in head
 
 
 def page(runs: Sequence[Run], title: str | None = None) -> str:
