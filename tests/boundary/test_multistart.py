@@ -201,3 +201,31 @@ def test_the_nearest_rivals_come_first_then_the_likeliest(norm, by_distance, see
     first = nearest[:by_distance]
     seen = nearest_rivals(problem, logits, 9).classes[0].tolist()
     assert seen == first + [rival for rival in likeliest if rival not in first]
+
+
+class Rings(torch.nn.Module):
+    """Two classes in turns, in rings around a point: every ring is a locally closest piece of the boundary."""
+
+    def forward(self, x):
+        wave = torch.sin(12 * (x - 0.5).norm(dim=1) + 2 * x[:, 0])
+        return torch.stack([wave, -wave], dim=1)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_random_restarts_among_few_features_are_more_and_shorter(monkeypatch, norm):
+    """At no further pass they find closer points than a few long ones, and none that is farther."""
+    model, inputs = Watched(Rings()), uniform((200, 2), 3)
+    once = dyart.closest_boundary_points(model, inputs, norm=norm)
+    many = dyart.closest_boundary_points(model, inputs, norm=norm, restarts=4, validate=False)
+    assert bool((many.margin <= once.margin * (1 + 1e-6))[once.found].all())
+    monkeypatch.setattr(multistart, "FEW_FEATURES", 0)
+    model = Watched(Rings())
+    long = dyart.closest_boundary_points(model, inputs, norm=norm, restarts=4, validate=False)
+    assert long.cost == (len(model.forward_sizes), model.backward_passes)
+    assert long.cost[1] - 1 <= many.cost[1] <= long.cost[1]
+    best = torch.stack([once.margin, many.margin, long.margin]).amin(dim=0)
+    far_many, far_long = (int((found.margin > 1.02 * best).sum()) for found in (many, long))
+    assert far_many < far_long / 2
+    points = many.points.clone().requires_grad_()
+    dyart.logit_margin(Rings()(points), many.labels).sum().backward()
+    torch.testing.assert_close(many.gradient[many.found], points.grad[many.found], rtol=1e-4, atol=1e-5)

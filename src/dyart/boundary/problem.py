@@ -265,11 +265,11 @@ class Problem:
         return Best(distance, x, now.value, now.gradient, now.rival)
 
     def renew(self, best: Best) -> Best:
-        """Return ``best`` with value, gradient and rival evaluated anew: one forward and one backward pass.
+        """Return ``best`` with value, gradient and rival evaluated anew: one forward and one backward pass."""
+        return self.renewed(best, self.evaluate(best.points))
 
-        A point that is not across the boundary any more is ``lost``.
-        """
-        now = self.evaluate(best.points)
+    def renewed(self, best: Best, now: Evaluation) -> Best:
+        """Return ``best`` as its points are ``now``. One that is not across the boundary any more is ``lost``."""
         renewed = best._replace(value=now.value, gradient=now.gradient, rival=now.rival)
         across = now.value < 0
         lost = best.found & ~across

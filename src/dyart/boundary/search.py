@@ -69,10 +69,10 @@ def closest_boundary_points(
     Cost: one forward pass; ``steps`` forward and backward passes per restart, whatever the number of classes; to
     compare ``rivals``, once, a forward pass (``"l1"``: two) and a backward pass for each (a search that aims at one
     of them then needs no step for the input); and, for the exact boundary, a gradient evaluation of the result if
-    some search aimed at one class. ``tol`` adds a few forward passes and three gradient evaluations. A solver of your
-    own costs what it spends, and a gradient evaluation whenever it is called. Examples without a margin take no part.
-    ``validate`` adds a forward pass of at most 2 examples, and another where that one disagrees with the first;
-    ``cost`` leaves them out.
+    some search aimed at one class (one of the steps where restarts are shortened). ``tol`` adds a few forward passes
+    and three gradient evaluations. A solver of your own costs what it spends, and a gradient evaluation whenever it is
+    called. Examples without a margin take no part. ``validate`` adds a forward pass of at most 2 examples, and another
+    where that one disagrees with the first; ``cost`` leaves them out.
 
     Args:
         model: any callable from inputs to logits ``[N, K]`` (or to an object with ``.logits``), K >= 2.
@@ -87,7 +87,8 @@ def closest_boundary_points(
             all ``rivals`` have had their turn, they start at random. A fast search of 18 steps (``"l1"``: 22) and more
             is a race: a few steps towards each of the first 2 rivals, later up to 6, the rest towards those that came
             closest, in the end towards one; ``"apgd"``, a solver of your own that aims, and a search with a random
-            ``start``, divide their steps among them.
+            ``start``, divide their steps among them. With at most 64 features, random restarts of 40 steps and more
+            are more and shorter searches of as many steps together (not for ``"l1"``).
         bounds: ``(low, high)``, numbers or tensors that broadcast to one example; None: no bounds.
         solver: ``"fast"``; ``"apgd"``, Auto-PGD with a search for the radius, a second opinion at the same cost
             (``"linf"`` and ``"l2"``); ``"fab"``, the classic search that linearises against every rival at every
