@@ -24,7 +24,7 @@ from dyart.engine.checkpoint import CheckpointError
 from dyart.engine.fit import Training, TrainingError
 from dyart.engine.metrics import Meter
 from dyart.engine.run import prepare, train
-from dyart.engine.stored import RunError, averaged_weights, read_config, run_folder
+from dyart.engine.stored import RunError, averaged_weights, read_config
 
 
 def test_what_a_run_holds(tmp_path):
@@ -396,26 +396,3 @@ def test_a_run_goes_on_with_its_batches_in_parts(tmp_path):
     training = train(make_config(tmp_path, train_epochs=2, train_accumulate=2), resume=True)
     assert training.stepper.accumulate == 2
     assert training.taken > 0
-
-
-@pytest.mark.parametrize("resume", [True, False])
-def test_a_checkpoint_is_no_place_to_train_in(tmp_path, resume):
-    """It has a configuration of its own, and would be taken for a run without checkpoints."""
-    run = tmp_path / "run"
-    train(make_config(run))
-    place = run / "checkpoints" / "epoch-0003"
-    before = {path: path.read_bytes() for path in place.rglob("*")}
-    with pytest.raises(RunError, match=f"is a checkpoint; a training goes on in the folder of its run, {run}$"):
-        train(make_config(place), resume=resume)
-    assert {path: path.read_bytes() for path in place.rglob("*")} == before
-
-
-def test_a_lost_configuration_is_in_the_checkpoints(tmp_path):
-    run = tmp_path / "run"
-    train(make_config(run))
-    (run / "config.yaml").unlink()
-    copy = run / "checkpoints" / "epoch-0003" / "config.yaml"
-    with pytest.raises(RunError, match=f"has no config.yaml; its checkpoints have a copy: cp {copy} {run}/config.yaml"):
-        train(make_config(run), resume=True)
-    with pytest.raises(RunError, match=f"cp {copy} {run}/config.yaml"):
-        run_folder(run)
