@@ -1,7 +1,7 @@
 """A classifier of tables in two dimensions: where its boundary runs, and how far every point is from it.
 
-Draws two networks side by side, one trained naturally (96 of 100 test points right) and one by DyART (95), with a line
-from every point that is classified correctly to the closest point of the boundary. Run it with:
+Draws two networks side by side, one trained naturally and one by DyART, with a line from every point that is classified
+correctly to the closest point of the boundary. Run it with:
 python examples/sklearn_moons.py [FILE.png]
 """
 

@@ -397,3 +397,12 @@ def test_labels_that_count_from_one_are_told_so(tmp_path, zoo, factory):
     words = ["--model", f"zoo:{factory}", "--weights", tmp_path / "w.pt", "--data", tmp_path / "from_one.npz"]
     with pytest.raises(RunError, match="no example has the label 0: if the labels count from 1, subtract 1"):
         named_network(options(*words))
+
+
+def test_a_test_part_without_the_first_class_may_lack_others_too(tmp_path, zoo):
+    """Labels 1 and 2 beside a network for four classes do not count from 1."""
+    torch.save({"weight": torch.ones(4, 2), "bias": torch.zeros(4)}, tmp_path / "w.pt")
+    arrays = {"test_images": np.random.RandomState(0).rand(6, 2), "test_labels": np.arange(6) % 2 + 1}
+    np.savez(tmp_path / "part.npz", **arrays)
+    with pytest.raises(RunError, match="a test part need not show every class: add --model-args classes=4"):
+        named_network(options("--model", "zoo:own", "--weights", tmp_path / "w.pt", "--data", tmp_path / "part.npz"))

@@ -153,7 +153,8 @@ def test_outputs_that_are_no_logits(model, kind, fatal, word):
     [
         (torch.float32, torch.float64, "pass inputs.to(torch.float32)"),
         (torch.float64, torch.float32, "pass inputs.to(torch.float64)"),
-        (torch.bfloat16, torch.float32, "pass model.float()"),
+        (torch.bfloat16, torch.float32, "pass model.to(torch.float32)"),
+        (torch.float16, torch.float64, "pass model.to(torch.float64)"),
     ],
 )
 def test_a_model_of_another_dtype_is_told_so(dtype, given, words):

@@ -300,6 +300,7 @@ def mismatch(model: Model, inputs: Tensor) -> str | None:
         return f"the model is on {parameter.device}, the inputs are on {inputs.device}; move one of them"
     if parameter.dtype == inputs.dtype:
         return None
-    # A model in half precision is measured in single.
-    todo = "model.float()" if parameter.dtype.itemsize < inputs.dtype.itemsize == 4 else f"inputs.to({parameter.dtype})"
+    # A model in half precision is measured in the inputs': an evaluation takes no coarser ones than float32.
+    half = parameter.dtype.itemsize < torch.float32.itemsize <= inputs.dtype.itemsize
+    todo = f"model.to({inputs.dtype})" if half else f"inputs.to({parameter.dtype})"
     return f"the model is {parameter.dtype}, the inputs are {inputs.dtype}; pass {todo}"

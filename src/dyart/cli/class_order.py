@@ -73,14 +73,15 @@ def advice_on_classes(
         taken: arguments that the network's factory takes.
         given: those of them that the user gave.
     """
-    if from_one := labels_from_one(data):
-        return lambda outputs: f"; {from_one}" if outputs == len(data.classes) - 1 else ""
-    if len(data.train):
+    from_one = labels_from_one(data)
+    if len(data.train) and not from_one:
         return None
     name = next((name for name in ("classes", "num_classes") if name in taken), None)
 
     def advice(outputs: int) -> str:
-        if outputs < len(data.classes):
+        if from_one and outputs == len(data.classes) - 1:
+            return f"; {from_one}"
+        if len(data.train) or outputs < len(data.classes):
             return ""
         todo = WAYS[data.numbered_by].remedy
         if name is not None and not data.numbered_by:  # where names decide, these labels may be wrong as well
